@@ -44,6 +44,7 @@ class Outcome:
 
 
 def _call(store, rank, size, say, body, *args):
+    """Hand a rank to the body of a test, which makes no use of ``say``."""
     return body(rank, size, store, *args)
 
 
@@ -113,6 +114,7 @@ def on_ranks(size, timeout_s=90.0, victims=()):
 
 
 def _test(rank, size, store, module, name, arguments):
+    """A rank's part of a test, which is found by its module and name."""
     body = inspect.unwrap(getattr(importlib.import_module(module), name))
 
     # On a busy machine processes start many seconds apart, which no time-out of a test is about.

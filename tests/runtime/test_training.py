@@ -22,6 +22,7 @@ STEPS = 4
 
 
 def _model():
+    """The same on all ranks."""
     torch.manual_seed(0)
     module = nn.Sequential(
         nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 50), nn.Tanh(), nn.Linear(50, 3)
@@ -30,6 +31,7 @@ def _model():
 
 
 def _train(model, rank, lateness):
+    """The parameters after all steps, before each of which the rank sleeps ``lateness(step)``."""
     data = torch.Generator().manual_seed(rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for step in range(STEPS):

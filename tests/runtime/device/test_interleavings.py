@@ -133,4 +133,5 @@ def test_other_programs_follow_each_other():
     ids=["slots of all blocks in a row", "one flag for all sets", "one set"],
 )
 def test_other_layouts_fail(mutant):
+    """Different programs take each other's data; the same one again would not show it."""
     assert any(run(seed, **mutant) for seed in range(600))

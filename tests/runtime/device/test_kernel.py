@@ -249,6 +249,7 @@ def _import_mutant(old, new):
     spec.loader.exec_module(sys.modules[spec.name])
 
 
+# mutants of a program, whose rows are (action, peer, chunk, slot)
 def other_op(rows):
     reduces = torch.nonzero(rows[:, 0] == Action.REDUCE).flatten()
     rows[reduces[-1], 0] = Action.COPY
@@ -317,6 +318,7 @@ def test_arrivals_mismatches_and_refusals(rank, size, store):
         engine.arrivals_ns(AllReduceWork(999, tensor, False))
     with pytest.raises(TensorError, match="int8"):
         engine.submit(torch.ones(4, dtype=torch.int8))
+    # the epoch is an argument of the launch: each replay would take the last one's data for its own
     with device.capture(), pytest.raises(ArgumentError, match="epoch"):
         engine.submit(tensor)
 
@@ -350,7 +352,10 @@ def test_a_lost_rank_ends_the_others_and_is_named(rank, size, store):
 
 @on_ranks(2)
 def test_a_stopped_rank_puts_nothing_in_later_operations(rank, size, store):
-    """Its kernels that were launched already begin after the stop; others may still take slots."""
+    """Its kernels that were launched already begin after the stop; others may still take slots.
+
+    They once ran their first puts into these slots before they looked whether to stop.
+    """
     device = SimulatedDevice()
     engine = kernels([ring(2)], store, rank, size, device)
     engine.submit(torch.ones(40)).wait(LIMIT)

@@ -78,6 +78,8 @@ MUTANTS = {
         'tl.atomic_xchg(flag, epoch, sem="release", scope="gpu")',
         "no release at system scope",
     ),
+    # a scalar load is done by every thread, and threads that see different words part at the
+    # barriers: a kernel that should end could hang
     "threads that see different stop words": (
         'tl.atomic_add(stop, 0, sem="relaxed", scope="sys")',
         "tl.load(stop, volatile=True)",

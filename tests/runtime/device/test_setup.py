@@ -152,6 +152,7 @@ def test_what_a_rank_says_of_itself(monkeypatch):
 
 
 def replace_import(call):
+    """A module ``importlib`` with this in place of ``import_module``."""
     module = type(importlib)("importlib")
     module.import_module = call
     return module

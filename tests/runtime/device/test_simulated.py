@@ -43,6 +43,7 @@ def test_streams_are_ordered_by_events_alone(device):
 
 
 def test_pools_give_their_streams_again():
+    """As torch's do, which have 32."""
     device = SimulatedDevice(pool=2)
     first = device.stream()
     second = device.stream()

@@ -40,6 +40,7 @@ def _conformance(rank, size, store, cases):
 
 
 def _all_pass(cases):
+    """On as many ranks as the first schedule is for."""
     values(spawn(_conformance, cases[0][0].ranks, cases))
 
 

@@ -84,7 +84,11 @@ def test_bits_are_those_of_the_rounds_one_after_the_other(rank, size, store, sch
 
 @on_ranks(3, timeout_s=60)
 def test_receives_of_one_round_that_wait_for_each_others_sends_all_get_credit(rank, size, store):
-    """Ranks 0 and 1 exchange sums behind what rank 2 sends over them, all in one round."""
+    """Ranks 0 and 1 exchange sums behind what rank 2 sends over them, all in one round.
+
+    With credit for the first few receives of a round only, each of the two would hold back what
+    the other one's first receive has to wait for.
+    """
     loop.fitting = _narrow
     numel = 6 * NETWORK.due  # chunks that no window holds
     executor = Executor(load(schedules.crossing(3)), store, rank, size, timeout_s=20)
@@ -347,7 +351,10 @@ def _send_to(peer, number):
 
 
 def test_an_operation_may_end_while_another_s_full_connection_stands_before_it(two_peers):
-    """Its last bytes leave when the poll says so, and its place in the queue comes up later."""
+    """Its last bytes leave when the poll says so, and its place in the queue comes up later.
+
+    The engine once looked for the operation that was gone by then, and died of a KeyError.
+    """
     engine, peer_sockets, ended, failed = two_peers
     works = [_send_to(peer=1, number=0), _send_to(peer=2, number=1)]
     digests = [TransferState(work, [], Observer(), ONE_HOST).digest for work in works]

@@ -185,6 +185,7 @@ def test_a_timer_may_cancel_itself_another_or_close_the_loop(loop):
 
 
 def test_high_descriptors_are_waited_for_another_way():
+    """select(), which the loop prefers, takes none from FD_SETSIZE on."""
     sockets = []
     try:
         while not sockets or sockets[-1].fileno() < control_loop.FD_SETSIZE:

@@ -80,6 +80,7 @@ def test_a_lost_piece_of_a_sum_is_the_own_contribution_times_the_ranks():
 
 
 def _record(step, lost):
+    """A step of 100 datagrams, of which so many of rank 2's were lost."""
     record = StepRecord(step, submitted=1, operations=1, sealed=True)
     record.due = [50, 50]
     record.lost = [lost, 0]

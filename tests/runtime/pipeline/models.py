@@ -26,6 +26,7 @@ class Block(nn.Module):
 
 
 def model(stages, seed=0):
+    """A block for each stage, with the same weights wherever they are made."""
     torch.manual_seed(seed)
     return [Block() for _ in range(stages)]
 
@@ -35,6 +36,7 @@ def device_of(blocks):
 
 
 def batch(step, microbatches, device="cpu"):
+    """Inputs and targets of a step, the same wherever they are made."""
     generator = torch.Generator().manual_seed(100 + step)
     size = (microbatches * PER_MICROBATCH, WIDTH)
     x = torch.randn(size, generator=generator)

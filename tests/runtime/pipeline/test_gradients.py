@@ -32,6 +32,7 @@ COARSE = Sensitivity(least_s=0.03)
 
 
 def schedule(programs, microbatches=MICROBATCHES):
+    """A schedule of these programs, as it is read from a file."""
     stages = 1 + max(parse_action(action).stage for program in programs for action in program)
     return decode(json.dumps(documents.document(programs, microbatches, stages)).encode())
 

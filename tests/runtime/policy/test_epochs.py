@@ -52,6 +52,7 @@ def _run(seed, lost, impatience=0.0, kind=EpochCommit):
 
 
 def _differ(bound):
+    """Whether ranks bound an operation to different versions."""
     return any(len(set(versions)) > 1 for versions in zip(*bound, strict=False))
 
 

@@ -77,6 +77,7 @@ class DeviceNetwork(Network):
 
 
 def _simulated(device_lateness, **options):
+    """Four ranks in mode predict, after 60 operations."""
     network = DeviceNetwork(SIZE, Options("predict"), 60, window=4, **options)
     network.device_lateness = device_lateness
     return network.run()

@@ -65,6 +65,7 @@ def test_one_wrong_element_and_other_bits_than_rank_0_are_seen():
 
 @pytest.mark.parametrize("average", [False, True])
 def test_nan_is_no_rounding(average):
+    """Whether a NaN is further away from the sum than a bound is always false."""
     case = conformance.Case(torch.float32, 4, average=average, exact=False)
     inputs = [torch.tensor([1.0, 2.0, 3.0, 4.0])] * 2
     result = inputs[0] if average else inputs[0] * 2
@@ -91,7 +92,7 @@ def _say(store, rank, ranks, say, ending):
             store.set("rank 1 dies", "")
             os._exit(3)
         store.wait(["rank 1 dies"])
-        raise ConnectionError("a consequence")
+        raise ConnectionError("a consequence")  # may be heard of before the death is noticed
     if rank == 1 and ending == "hangs":
         time.sleep(600)
 

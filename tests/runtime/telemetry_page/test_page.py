@@ -37,10 +37,6 @@ def _ranks(operations=6, size=4, late=2, by_s=0.25):
             begin_s = 10.0 + number
             lateness_s = by_s if has_late_rank and rank == late else 0.001 * rank
             arrived_s = begin_s + lateness_s
-            if has_late_rank:
-                way, late_ranks, reason = WAY, (late,), REASON
-            else:
-                way, late_ranks, reason = NATIVE, (), "all have come"
             record = Record(
                 operation=number,
                 rank=rank,
@@ -49,10 +45,12 @@ def _ranks(operations=6, size=4, late=2, by_s=0.25):
                 done_s=begin_s + by_s + 0.1,
                 uncertainty_s=0.0001,
                 bytes=2**20,
-                way=way,
-                late=late_ranks,
-                reason=reason,
+                way=NATIVE,
+                late=(),
+                reason="all have come",
             )
+            if has_late_rank:
+                record = replace(record, way=WAY, late=(late,), reason=REASON)
             records.append(record)
         rounds = (Round(0, "completion", 1, 10.3, 10.31),)
         ranks.append(Rank(rank, tuple(records), rounds))

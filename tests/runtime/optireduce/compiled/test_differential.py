@@ -266,6 +266,7 @@ def test_every_bit_of_a_mean_is_the_same(dtype, numel, size, seed, share, mean):
 
 
 def _attacked(path, data, guard=lambda array: array):
+    """What an attack leaves behind by this path."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "PATH", path)
         return attack(data, guard)

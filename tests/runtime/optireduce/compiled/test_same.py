@@ -47,6 +47,7 @@ def _compiled():
 
 
 def _tests(module, *without):
+    """The tests that a module has itself, by name."""
     return {
         name: test
         for name, test in vars(module).items()

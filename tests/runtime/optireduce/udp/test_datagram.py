@@ -29,6 +29,7 @@ RECEIVER = Codec(SESSION, 0, 3, SIZE)
 
 
 def _rows(codec, source, operation=5, marks=10**6, passed=0, **announced):
+    """The datagrams of a shard that holds ``source``, uint8 [datagrams, bytes]."""
     rows = np.zeros((-(-len(source) // PAYLOAD), SIZE), np.uint8)
     header = Header(stage=1, receiver=0, operation=operation, **announced)
     all_passed = np.full(len(rows), passed)

@@ -115,7 +115,10 @@ def test_every_operation_ends_within_its_bound(size, sizes, loss, twice, late, b
 
 @pytest.mark.parametrize("from_s", [0.002, 0.004])
 def test_a_receiver_that_was_paused_loses_nothing_that_was_sent_to_it(from_s):
-    """In either stage, for longer than both bounds: what was sent lies in its socket meanwhile."""
+    """In either stage, for longer than both bounds: what was sent lies in its socket meanwhile.
+
+    Deadlines are longer by the time in which the receiver wanted to run and could not.
+    """
     until_s = from_s + 3.5 * options().bound_s
     hosts = _run(4, [40 * 80] * 4, pauses=[(from_s, until_s, 1)], delay=lambda dice: 0.002)
     assert hosts[1].over_s[1] >= until_s
