@@ -34,25 +34,35 @@ def start(rank, size, store, schedule=None, timeout_s=120.0, backend=runtime.BAC
         runtime.configure(mode="auto")
     else:
         runtime.configure(schedule)
-    limit = timedelta(seconds=timeout_s)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     return dist.group.WORLD
 
 
 def dispatcher(rank, size, store, options, timeout_s):
-    """One that needs not measure first."""
-    profile = Profile(size, AlphaBeta(1e-2, 1e-9), AlphaBeta(1e-5, 1e-10))
-    known = {"options": options, "profile": profile}
-    return AllReduceDispatcher(store, rank, size, timeout_s=timeout_s, **known)
+    """A dispatcher with a given profile, which it need not measure first.
+
+    By the profile, schedules are worth it however small the buffer.
+    """
+    profile = Profile(size, native=AlphaBeta(1e-2, 1e-9), schedule=AlphaBeta(1e-5, 1e-10))
+    return AllReduceDispatcher(
+        store, rank, size, timeout_s=timeout_s, options=options, profile=profile
+    )
 
 
-def pipeline(rank, size, store, timeout_s, place=None, blocks=None, **options):
-    """A block per rank, 1F1B; ``place`` is the pipeline's store, if not below ``store``."""
+def pipeline(rank, size, store, timeout_s, pipeline_store=None, blocks=None, **options):
+    """A block per rank, 1F1B; ``pipeline_store`` is the pipeline's, if not below ``store``."""
     test_gradients.start(rank, size, PrefixStore("gloo", store))
     plan = load(test_gradients.schedule(one_f_one_b(size, test_gradients.MICROBATCHES)))
-    block = (blocks or model(size))[rank]
-    place = place or PrefixStore("pipeline", store)
-    return Pipeline(block, plan, loss_fn, store=place, timeout_s=timeout_s, **options)
+
+    if blocks is None:
+        blocks = model(size)
+    if pipeline_store is None:
+        pipeline_store = PrefixStore("pipeline", store)
+
+    return Pipeline(
+        blocks[rank], plan, loss_fn, store=pipeline_store, timeout_s=timeout_s, **options
+    )
 
 
 @contextlib.contextmanager

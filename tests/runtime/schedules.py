@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from synth.arrivals.generate import search
 from verify import Incast, Phase, Schedule, Transfer
 
@@ -11,21 +13,21 @@ def by_rounds(schedule, state, add):
     for phase in schedule.phases:
         for transfers in phase.rounds:
             before = dict(state)
-            for t in transfers:
-                come = before[t.src, t.chunk]
-                own = state[t.dst, t.chunk]
-                state[t.dst, t.chunk] = add(own, come) if t.op == "reduce" else come
+            for transfer in transfers:
+                received = before[transfer.src, transfer.chunk]
+                own = state[transfer.dst, transfer.chunk]
+                result = add(own, received) if transfer.op == "reduce" else received
+                state[transfer.dst, transfer.chunk] = result
     return state
 
 
 def ring(n: int) -> Schedule:
-    def rounds(op: str, shift: int) -> tuple:
-        return tuple(
-            tuple(Transfer(r, (r + 1) % n, (r + shift - t) % n, op) for r in range(n))
-            for t in range(n - 1)
-        )
+    def one_round(op: str, shift: int) -> tuple[Transfer, ...]:
+        return tuple(Transfer(rank, (rank + 1) % n, (rank + shift) % n, op) for rank in range(n))
 
-    phases = (Phase("reduce", (), rounds("reduce", 0)), Phase("gather", (), rounds("copy", 1)))
+    reduce_rounds = tuple(one_round("reduce", -step) for step in range(n - 1))
+    gather_rounds = tuple(one_round("copy", 1 - step) for step in range(n - 1))
+    phases = (Phase("reduce", (), reduce_rounds), Phase("gather", (), gather_rounds))
     return Schedule(ranks=n, chunks=n, phases=phases)
 
 
@@ -34,35 +36,37 @@ def direct(n: int) -> Schedule:
     pairs = [(src, dst) for dst in range(n) for src in range(n) if src != dst]
     scatter = tuple(Transfer(src, dst, dst, "reduce") for src, dst in pairs)
     gather = tuple(Transfer(src, dst, src, "copy") for src, dst in pairs)
-    return Schedule(
-        ranks=n, chunks=n, ports=Incast(n - 1), phases=(Phase("all", (), (scatter, gather)),)
-    )
+    phases = (Phase("all", (), (scatter, gather)),)
+    return Schedule(ranks=n, chunks=n, ports=Incast(n - 1), phases=phases)
 
 
 def straggler(n: int, m: int = 1) -> Schedule:
     """Rank n-1 late: rotation ReduceScatter, m exchanges per helper, rotation allgather."""
     late = n - 1
     helpers = n - 1
-    chunks = range(helpers * m)
+    chunks = helpers * m
 
-    def rotation(op: str, layer: int) -> tuple:
-        return tuple(
-            tuple(
-                Transfer(i, (i + t) % helpers, layer * helpers + owner, op)
-                for i in range(helpers)
-                for owner in [(i + t) % helpers if op == "reduce" else i]
-            )
-            for t in range(1, helpers)
-        )
+    def one_round(op: str, layer: int, distance: int) -> tuple[Transfer, ...]:
+        """Each helper sends a chunk of the layer to the helper at this distance.
 
-    scatter = tuple(r for layer in range(m) for r in rotation("reduce", layer))
+        In a reduce it is the receiver's own chunk, in a copy the sender's.
+        """
+        transfers = []
+        for src in range(helpers):
+            dst = (src + distance) % helpers
+            owner = dst if op == "reduce" else src
+            transfers.append(Transfer(src, dst, layer * helpers + owner, op))
+        return tuple(transfers)
+
+    turns = list(itertools.product(range(m), range(1, helpers)))
+    scatter = tuple(one_round("reduce", layer, distance) for layer, distance in turns)
     exchange = tuple(
         (Transfer(late, c % helpers, c, "reduce"), Transfer(c % helpers, late, c, "reduce"))
-        for c in chunks
+        for c in range(chunks)
     )
-    gather = tuple(r for layer in range(m) for r in rotation("copy", layer))
+    gather = tuple(one_round("copy", layer, distance) for layer, distance in turns)
     phases = (Phase("reduce_scatter", (late,), scatter), Phase("completion", (), exchange + gather))
-    return Schedule(ranks=n, chunks=len(chunks), late=(late,), phases=phases)
+    return Schedule(ranks=n, chunks=chunks, late=(late,), phases=phases)
 
 
 def swapping() -> Schedule:
@@ -81,30 +85,36 @@ def swapping() -> Schedule:
     return Schedule(ranks=2, chunks=2, phases=phases)
 
 
-ARRIVALS = {}
+FOUND_SCHEDULES = {}
+"""What :func:`arrivals` has searched for in this process, by its arguments."""
 
 
 def arrivals(n, rounds):
     """A schedule made for late ranks that arrive in these rounds."""
     key = n, *rounds.items()
-    if key not in ARRIVALS:
-        ARRIVALS[key] = search(n, rounds, m=1, time_limit_s=5).schedule
-    return ARRIVALS[key]
+    if key not in FOUND_SCHEDULES:
+        FOUND_SCHEDULES[key] = search(n, rounds, m=1, time_limit_s=5).schedule
+    return FOUND_SCHEDULES[key]
 
 
-def crossing(each: int) -> Schedule:
+def crossing(half: int) -> Schedule:
     """Three ranks that have the sums, and in a last round exchange them with much incast.
 
-    Rank 0 passes its first ``each`` chunks on to rank 1 while rank 2 overwrites them, and rank 1
+    Rank 0 passes its first ``half`` chunks on to rank 1 while rank 2 overwrites them, and rank 1
     its others to rank 0 likewise. What comes from rank 2 is first in order and has to wait for what
     is passed on, which is last in order at its receiver.
     """
-    chunks = range(2 * each)
+    chunks = range(2 * half)
     sums = [(Transfer(src, 0, c, "reduce"),) for src in (1, 2) for c in chunks]
     copies = [(Transfer(0, 1, c, "copy"), Transfer(0, 2, c, "copy")) for c in chunks]
-    over = [Transfer(2, 0 if c < each else 1, c, "copy") for c in chunks]
-    passed_on = [Transfer(int(c >= each), int(c < each), c, "copy") for c in chunks]
-    rounds = (*sums, *copies, (*over, *passed_on))
-    return Schedule(
-        ranks=3, chunks=2 * each, ports=Incast(2 * each), phases=(Phase("all", (), rounds),)
-    )
+
+    overwriting = []
+    passed_on = []
+    for chunk in chunks:
+        src, dst = (0, 1) if chunk < half else (1, 0)
+        overwriting.append(Transfer(2, src, chunk, "copy"))
+        passed_on.append(Transfer(src, dst, chunk, "copy"))
+
+    rounds = (*sums, *copies, (*overwriting, *passed_on))
+    phases = (Phase("all", (), rounds),)
+    return Schedule(ranks=3, chunks=2 * half, ports=Incast(2 * half), phases=phases)

@@ -31,6 +31,7 @@ IMPORTED = [
     "torch._dynamo",  # otherwise imported by a process's first optimizer or DDP, in 2 s
     "torch.distributed.pipelining",
 ]
+"""What is imported once, by the server that forks the processes, and not by each of them."""
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Outcome:
 
 
 def _call(store, rank, size, say, body, *args):
+    """Hand a rank to the body of a test, which makes no use of ``say``."""
     return body(rank, size, store, *args)
 
 
@@ -54,9 +56,17 @@ def spawn(body, size, *args, timeout_s=90.0, victims=()):
     Nobody waits for ``victims``: they are killed when all others have finished.
     """
     outcomes = [Outcome() for _ in range(size)]
-    limits = {"timeout_s": 60.0 * PATIENCE, "deadline_s": timeout_s * PATIENCE}
-    said = run(_call, size, body, *args, victims=victims, preload=IMPORTED, **limits)
-    for rank, kind, value in said:
+    reports = run(
+        _call,
+        size,
+        body,
+        *args,
+        timeout_s=60.0 * PATIENCE,
+        deadline_s=timeout_s * PATIENCE,
+        victims=victims,
+        preload=IMPORTED,
+    )
+    for rank, kind, value in reports:
         if kind == "done":
             outcomes[rank] = Outcome(value=value, finished=True)
         elif kind == "failed":
@@ -82,20 +92,29 @@ def on_ranks(size, timeout_s=90.0, victims=()):
     def decorate(body):
         @functools.wraps(body)
         def test(**arguments):
-            place = body.__module__, body.__name__
             ranks = arguments["schedule"].ranks if size is None else size
             lost = {*victims, arguments.get("victim")}
-            outcomes = spawn(_test, ranks, *place, arguments, timeout_s=timeout_s, victims=lost)
-            values([each for rank, each in enumerate(outcomes) if rank not in lost])
+            outcomes = spawn(
+                _test,
+                ranks,
+                body.__module__,
+                body.__name__,
+                arguments,
+                timeout_s=timeout_s,
+                victims=lost,
+            )
+            values([outcome for rank, outcome in enumerate(outcomes) if rank not in lost])
 
-        own = list(inspect.signature(body).parameters.values())[3:]  # what pytest has to provide
-        test.__signature__ = inspect.Signature(own)
+        # pytest has to provide all arguments but the first three: rank, size, store
+        from_pytest = list(inspect.signature(body).parameters.values())[3:]
+        test.__signature__ = inspect.Signature(from_pytest)
         return test
 
     return decorate
 
 
 def _test(rank, size, store, module, name, arguments):
+    """A rank's part of a test, which is found by its module and name."""
     body = inspect.unwrap(getattr(importlib.import_module(module), name))
 
     # On a busy machine processes start many seconds apart, which no time-out of a test is about.
@@ -109,15 +128,26 @@ def _test(rank, size, store, module, name, arguments):
 def together(store, rank, size, name):
     """Wait until all ranks are here, within the store's time-out; a name serves once."""
     store.set(f"{name} {rank}", "")
-    store.wait([f"{name} {r}" for r in range(size)])
+    store.wait([f"{name} {peer}" for peer in range(size)])
 
 
 def execute(*command, cwd=None, **variables):
-    """Run a command in a folder, with this Python's first and more environment variables."""
+    """Run a command in a folder, with more environment variables.
+
+    The commands of this Python's folder come first in ``PATH``.
+    """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"} | variables
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.run(command, cwd=cwd, env=environment, timeout=500, check=False, **pipes)
+
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment,
+        timeout=500,  # against hangs, and shorter than the time-out of a test
+        check=False,
+        capture_output=True,
+        text=True,
+    )
 
 
 def python(*arguments, cwd=None, **variables):

@@ -13,31 +13,32 @@ import runtime
 from tests.runtime.spawning import execute, python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TORCHRUN = "torchrun", "--standalone", "--nproc-per-node", "3"
-SELFTEST = sys.executable, "-m", "runtime", "selftest", "--ranks"
+TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "3")
+SELFTEST = (sys.executable, "-m", "runtime", "selftest", "--ranks")
 
 
-def _runs(*command, **place):
-    """What it prints."""
-    done = execute(*command, **place)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def _printed(*command, cwd, **variables):
+    """What a command prints that runs in this folder and ends well."""
+    completed = execute(*command, cwd=cwd, **variables)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout
 
 
 @pytest.mark.long
 def test_hybrid_sharding_and_a_profile(tmp_path):
-    said = _runs(*TORCHRUN, "-m", "runtime", "profile", cwd=tmp_path)
-    assert "written: profile.json (3 ranks)" in said
+    printed = _printed(*TORCHRUN, "-m", "runtime", "profile", cwd=tmp_path)
+    assert "written: profile.json (3 ranks)" in printed
+
     variables = {"LATECOMER_MODE": "auto", "LATECOMER_PROFILE": "profile.json"}
-    said = _runs(*TORCHRUN, EXAMPLES / "train_hsdp.py", cwd=tmp_path, **variables)
-    assert "'mode auto': 20" in said
+    printed = _printed(*TORCHRUN, EXAMPLES / "train_hsdp.py", cwd=tmp_path, **variables)
+    assert "'mode auto': 20" in printed
 
 
 @pytest.mark.long
 def test_a_schedule_behind_the_hook(tmp_path):
-    _runs("synth", "generate", "--n", "3", "-o", "schedule.json", cwd=tmp_path)
-    said = _runs(*TORCHRUN, EXAMPLES / "train_hook.py", cwd=tmp_path)
-    assert "all-reduces by schedule.json" in said
+    _printed("synth", "generate", "--n", "3", "-o", "schedule.json", cwd=tmp_path)
+    printed = _printed(*TORCHRUN, EXAMPLES / "train_hook.py", cwd=tmp_path)
+    assert "all-reduces by schedule.json" in printed
 
 
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("auto", "schedule")]
@@ -61,14 +62,17 @@ TWICE = {
 @pytest.mark.parametrize("name", ["optireduce", *LONG])
 def test_two_jobs_at_the_same_moment(name, tmp_path):
     """On one host and in one folder they do not meet."""
-    command, says = TWICE[name]
-    _runs("synth", "generate", "--n", "3", "-o", "s.json", cwd=tmp_path)
+    command, patterns = TWICE[name]
+    _printed("synth", "generate", "--n", "3", "-o", "s.json", cwd=tmp_path)
     before = set(tmp_path.iterdir())
+
     with ThreadPoolExecutor() as pool:
-        first, second = pool.map(lambda _: _runs(*command, cwd=tmp_path), range(2))
-    for said in (first, second):
-        assert re.search(r"(.|\n)*?".join(says), said, re.MULTILINE), said
-    assert re.findall(r"^loss (\S+)", first, re.M) == re.findall(r"^loss (\S+)", second, re.M)
+        first, second = pool.map(lambda _: _printed(*command, cwd=tmp_path), range(2))
+
+    for printed in (first, second):
+        assert re.search(r"(.|\n)*?".join(patterns), printed, re.MULTILINE), printed
+    losses = re.findall(r"^loss (\S+)", first, re.MULTILINE)
+    assert losses == re.findall(r"^loss (\S+)", second, re.MULTILINE)  # the same job twice
     assert set(tmp_path.iterdir()) == before  # nothing that they could have shared is left
 
 

@@ -47,16 +47,30 @@ def _executor(rank, size, store, timeout_s=SOON_S):
     return Executor(load(schedules.ring(size)), store, rank, size, timeout_s=timeout_s)
 
 
+def _dispatcher(rank, size, store):
+    return jobs.dispatcher(rank, size, store, EAGER, SOON_S)
+
+
+def _measuring_dispatcher(rank, size, store):
+    return AllReduceDispatcher(store, rank, size, options=EAGER, timeout_s=SOON_S)
+
+
+def _pipeline(rank, size, store):
+    return jobs.pipeline(rank, size, store, SOON_S)
+
+
+def _optireduce(rank, size, store):
+    return OptiReduceEngine(store, rank, size, timeout_s=SOON_S)
+
+
 STARTS = {
     "executor": _executor,
-    "dispatcher": lambda *place: jobs.dispatcher(*place, EAGER, SOON_S),
-    "measuring": lambda rank, size, store: AllReduceDispatcher(
-        store, rank, size, options=EAGER, timeout_s=SOON_S
-    ),
-    "pipeline": lambda *place: jobs.pipeline(*place, SOON_S),
-    "optireduce": lambda rank, size, store: OptiReduceEngine(store, rank, size, timeout_s=SOON_S),
+    "dispatcher": _dispatcher,
+    "measuring": _measuring_dispatcher,
+    "pipeline": _pipeline,
+    "optireduce": _optireduce,
 }
-PLACES = [
+STEPS = [
     ("executor", "runtime.executor.executor.agree"),
     ("dispatcher", "runtime.policy.dispatcher.candidates"),
     ("pipeline", "runtime.pipeline.pipeline.Pipeline._require_same_schedule"),
@@ -71,27 +85,30 @@ LIKE_THEM = [  # by the same exchange as one above, or with tests of their own i
     ("pipeline", "runtime.pipeline.pipeline.ControlChannel"),
     ("pipeline", "runtime.pipeline.pipeline.Transport"),
 ]
-CASES = [(*place, "dies") for place in PLACES]
+CASES = [(start, step, "dies") for start, step in STEPS]
 # there Gloo connects or works, which a rank that lives and does not come holds up unnamed
 CASES.append(("dispatcher", "runtime.executor.native.NativeAllReduce", "dies"))
 CASES.append(("measuring", "runtime.policy.profile.measure", "dies"))
-AT_LENGTH = [(*place, "dies") for place in LIKE_THEM]
-AT_LENGTH += [(*place, "is silent") for place in PLACES + LIKE_THEM]
+AT_LENGTH = [(start, step, "dies") for start, step in LIKE_THEM]
+AT_LENGTH += [(start, step, "is silent") for start, step in STEPS + LIKE_THEM]
 LONG = [pytest.param(*case, marks=pytest.mark.long) for case in AT_LENGTH]
 
 
-@pytest.mark.parametrize(("start", "place", "how"), CASES + LONG)
+@pytest.mark.parametrize(("start", "step", "fault"), CASES + LONG)
 @on_ranks(SIZE, timeout_s=50, victims=[VICTIM])
-def test_a_rank_that_goes_no_further_at_a_start_is_named(rank, size, store, start, place, how):
+def test_a_rank_that_goes_no_further_at_a_start_is_named(rank, size, store, start, step, fault):
+    """The victim goes no further than to this function, which the start calls."""
+
     def stop(*args, **kwargs):
-        if how == "dies":
+        if fault == "dies":
             os._exit(1)
         time.sleep(100)
 
-    owner, name = place.rsplit(".", 1)
-    assert callable(pkgutil.resolve_name(place))
+    owner, name = step.rsplit(".", 1)
+    assert callable(pkgutil.resolve_name(step))
     if rank == VICTIM:
         setattr(pkgutil.resolve_name(owner), name, stop)
+
     with pytest.raises(RankFailure) as caught:
         STARTS[start](rank, size, store)
     assert caught.value.ranks == (VICTIM,)
@@ -109,15 +126,17 @@ def port():
 def test_profiling_names_the_missing_or_gives_all_what_it_writes(
     rank, size, store, missing, port, tmp_path
 ):
-    place = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in place.items()})
+    os.environ["RANK"] = str(rank)
+    os.environ["WORLD_SIZE"] = str(size)
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    os.environ["MASTER_PORT"] = str(port)
     file = tmp_path / "profile.json"
     if rank == missing:
         return
     if missing is None:
-        made = profiling.run(AllReduceDispatcher, file, timeout_s=SOON_S)
+        profile = profiling.run(AllReduceDispatcher, file, timeout_s=SOON_S)
         together(store, rank, size, "written")
-        assert made == read(file)
+        assert profile == read(file)
     else:
         with pytest.raises(RankFailure) as caught:
             profiling.run(AllReduceDispatcher, file, timeout_s=SOON_S)
@@ -129,9 +148,15 @@ def test_profiling_names_the_missing_or_gives_all_what_it_writes(
 def test_a_watch_reports_without_a_rank_that_does_not_tell_and_names_it(rank, size, store):
     """The victim leaves the first block by an exception: the others report without it."""
     reducer = jobs.dispatcher(rank, size, store, NATIVE, 30)
-    alignment = reducer.source.alignment  # a record takes its time: it is there nevertheless
-    reducer.source.alignment = lambda: time.sleep(0.2) or alignment()
-    for block, missing in enumerate(([VICTIM], [])):
+    alignment = reducer.source.alignment
+
+    def slow_alignment():  # a record takes its time: it is there nevertheless
+        time.sleep(0.2)
+        return alignment()
+
+    reducer.source.alignment = slow_alignment
+
+    for missing in ((VICTIM,), ()):
         watched = runtime.watch(wait_s=2.0 if missing else 30.0)
         with contextlib.suppress(ValueError), watched:
             reducer.submit(torch.ones(9)).wait()
@@ -139,10 +164,14 @@ def test_a_watch_reports_without_a_rank_that_does_not_tell_and_names_it(rank, si
                 raise ValueError("not so far")
         if rank in missing:
             continue
-        assert watched.summary().missing == tuple(missing)
-        assert sorted(told.rank for told in watched.ranks) == sorted({*range(SIZE)} - {*missing})
-        assert ("nothing was received from rank(s) 1" in str(watched.summary())) is (block == 0)
-        assert {len(told.records) for told in watched.ranks} == {1}
+
+        summary = watched.summary()
+        reporting = sorted(set(range(SIZE)) - set(missing))
+        assert summary.missing == missing
+        assert sorted(report.rank for report in watched.ranks) == reporting
+        is_missing_said = "nothing was received from rank(s) 1" in str(summary)
+        assert is_missing_said is (VICTIM in missing)
+        assert {len(report.records) for report in watched.ranks} == {1}
     reducer.close()
 
 
@@ -180,19 +209,24 @@ def test_a_control_plane_that_breaks_is_named(rank, size, store, options, part):
 @on_ranks(SIZE, timeout_s=100)
 def test_closing_ends_what_is_still_waited_for(rank, size, store, options):
     """Rank 1 waits for the others, who do not come, and closes. (Two would notice each other.)"""
-    make, given = (jobs.dispatcher, [options]) if options else (_executor, [])
-    running = make(rank, size, store, *given, FAR_S)
+    if options is None:
+        running = _executor(rank, size, store, FAR_S)
+    else:
+        running = jobs.dispatcher(rank, size, store, options, FAR_S)
     running.submit(torch.ones(90)).wait(WAIT)
-    operation = running.submit(torch.ones(90)) if rank == 1 else None
+
     if rank != 1:
         together(store, rank, size, "closed")
+        running.close()
+        return
+
+    operation = running.submit(torch.ones(90))
     running.close()
-    if rank == 1:
-        together(store, rank, size, "closed")
-        with pytest.raises(LatecomerError, match="closed"):
-            operation.wait(WAIT)
-        with pytest.raises(LatecomerError, match="closed"):
-            running.submit(torch.ones(1))
+    together(store, rank, size, "closed")
+    with pytest.raises(LatecomerError, match="closed"):
+        operation.wait(WAIT)
+    with pytest.raises(LatecomerError, match="closed"):
+        running.submit(torch.ones(1))
 
 
 @pytest.mark.parametrize("method", ["host", "empty", "land"])
@@ -209,26 +243,27 @@ def test_a_link_of_a_pipeline_that_breaks_is_named(rank, size, store, method):
 
 
 @pytest.fixture
-def lost():
-    """A store in a process of its own: process and port."""
+def store_to_lose():
+    """A store in a process of its own: the process's number, and the port."""
     with jobs.store_process() as (process, port):
         yield process.pid, port
 
 
 @pytest.mark.slow_first
 @pytest.mark.parametrize("adaptation", [None, Adaptation()], ids=["plain", "adaptive"])
-@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 @on_ranks(SIZE, timeout_s=100)
-def test_a_pipeline_whose_store_is_gone_ends(rank, size, store, how, adaptation, lost):
+def test_a_pipeline_whose_store_is_gone_ends(rank, size, store, number, adaptation, store_to_lose):
     """After the first step the store goes; the second step and the end come all the same."""
-    process, port = lost
-    place = TCPStore("127.0.0.1", port, None, False, timedelta(seconds=60))
-    running = jobs.pipeline(rank, size, store, SOON_S, place, adaptation=adaptation)
+    process, port = store_to_lose
+    pipeline_store = TCPStore("127.0.0.1", port, None, False, timedelta(seconds=60))
+    running = jobs.pipeline(rank, size, store, SOON_S, pipeline_store, adaptation=adaptation)
     run_step(running, 0)
     together(store, rank, size, "stepped")
     if rank == 0:
-        os.kill(process, how)
+        os.kill(process, number)
     together(store, rank, size, "gone")
+
     with pytest.raises(RankFailure) if adaptation else contextlib.nullcontext():
         for _ in range(3):  # what one rank had of the store by then may do for a step
             run_step(running, 0)  # it needs no store, if it does not adapt

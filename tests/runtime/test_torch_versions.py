@@ -30,16 +30,17 @@ def test_the_store_of_a_group(rank, size, store):
     with pytest.raises(ValueError, match="init_process_group"):
         torch_versions.store_of(None)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    part = dist.new_group([0, 1])
-    torch_versions.store_of(None).set(f"whole {rank}", "")
-    torch_versions.store_of(part).set(f"part {rank}", "")
+    group = dist.new_group([0, 1])
+    torch_versions.store_of(None).set(f"default group {rank}", "")
+    torch_versions.store_of(group).set(f"new group {rank}", "")
     dist.barrier()
-    whole = torch_versions.store_of(dist.group.WORLD)
-    parts = torch_versions.store_of(part)
+
+    default_store = torch_versions.store_of(dist.group.WORLD)
+    new_store = torch_versions.store_of(group)
     peer = 1 - rank
-    assert whole.check([f"whole {peer}"])
-    assert parts.check([f"part {peer}"])
-    assert not whole.check([f"part {peer}"])
+    assert default_store.check([f"default group {peer}"])
+    assert new_store.check([f"new group {peer}"])
+    assert not default_store.check([f"new group {peer}"])
 
 
 class _Scaled(nn.Module):
@@ -51,6 +52,17 @@ class _Scaled(nn.Module):
 
     def forward(self, x, *, scale):
         return torch.tanh(self.linear(x)) * scale
+
+
+def _gradients_of_a_plain_loop(blocks, x, y, scale):
+    """By block, the mean over the microbatches."""
+    microbatches = zip(*(tensor.chunk(MICROBATCHES) for tensor in (x, y, scale)), strict=True)
+    for part, target, factor in microbatches:
+        output = part
+        for block in blocks:
+            output = block(output, scale=factor)
+        loss_fn(output, target).backward()
+    return [[parameter.grad / MICROBATCHES for parameter in block.parameters()] for block in blocks]
 
 
 NO_FLAG = pytest.mark.skipif(not hasattr(config, FLAG), reason=f"no {FLAG} in this torch")
@@ -68,24 +80,22 @@ def test_inputs_by_keyword_have_the_gradients_of_a_plain_loop(rank, size, store,
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     torch.manual_seed(0)
     blocks = [_Scaled() for _ in range(size)]
-    x, y, scale = (torch.randn(MICROBATCHES * 2, WIDTH) for _ in range(3))
-    scale.requires_grad_()
-    parts = (whole.chunk(MICROBATCHES) for whole in (x, y, scale))
-    for part, target, factor in zip(*parts, strict=True):
-        output = part
-        for block in blocks:
-            output = block(output, scale=factor)
-        loss_fn(output, target).backward()
+    x = torch.randn(MICROBATCHES * 2, WIDTH)
+    y = torch.randn(MICROBATCHES * 2, WIDTH)
+    scale = torch.randn(MICROBATCHES * 2, WIDTH, requires_grad=True)
+    expected = _gradients_of_a_plain_loop(blocks, x, y, scale)[rank]
+
     own = blocks[rank]
-    expected = [parameter.grad / MICROBATCHES for parameter in own.parameters()]
     own.zero_grad()
     plan = schedule(programs(size, MICROBATCHES), MICROBATCHES)
     pipeline = Pipeline(own, plan, loss_fn, timeout_s=60)
-    last = rank == size - 1
-    pipeline.step(*([] if rank else [x]), target=y if last else None, scale=scale)
+    inputs = [x] if rank == 0 else []
+    target = y if rank == size - 1 else None
+    pipeline.step(*inputs, target=target, scale=scale)
     pipeline.close()
-    found = [parameter.grad for parameter in own.parameters()]
-    assert all(map(torch.equal, found, expected))
+
+    gradients = [parameter.grad for parameter in own.parameters()]
+    assert all(map(torch.equal, gradients, expected))
     if flag:
         assert getattr(config, FLAG)  # for the stages of others
         with pytest.raises(RuntimeError, match="device"):  # what PyTorch's own do over Gloo

@@ -22,12 +22,16 @@ STEPS = 4
 
 
 def _model():
+    """The same on all ranks."""
     torch.manual_seed(0)
-    layers = [nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 50), nn.Tanh(), nn.Linear(50, 3)]
-    return DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.01)
+    module = nn.Sequential(
+        nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 50), nn.Tanh(), nn.Linear(50, 3)
+    )
+    return DistributedDataParallel(module, bucket_cap_mb=0.01)  # more than one bucket
 
 
 def _train(model, rank, lateness):
+    """The parameters after all steps, before each of which the rank sleeps ``lateness(step)``."""
     data = torch.Generator().manual_seed(rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for step in range(STEPS):
@@ -45,8 +49,13 @@ def test_parameters_are_those_of_plain_ddp(rank, size, store, schedule, random_l
     """By the hook and by the backend, with each rank late in turn; the same bits on all ranks."""
 
     def start(backend, name):
-        place = {"store": dist.PrefixStore(name, store), "rank": rank, "world_size": size}
-        dist.init_process_group(backend, timeout=timedelta(seconds=30), **place)
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore(name, store),
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=30),
+        )
 
     def check(trained, name):
         assert (trained - plain).abs().max().item() < 1e-6
@@ -59,17 +68,21 @@ def test_parameters_are_those_of_plain_ddp(rank, size, store, schedule, random_l
         dice = random.Random(f"{rank} {late}")
 
         def lateness(step, late=late, dice=dice):
-            return dice.choice([0.0, 0.0, 0.03]) if random_lateness else 0.03 * (rank == late)
+            if random_lateness:
+                return dice.choice([0.0, 0.0, 0.03])
+            return 0.03 if rank == late else 0.0
 
         model = _model()
         attachment = runtime.ddp.attach(model, schedule, late=late, timeout_s=30)
         check(_train(model, rank, lateness), f"hook {late}")
         attachment.close()
     dist.destroy_process_group()
+
     for late in range(size):
+        late_s = 0.03 if rank == late else 0.0
         runtime.configure(schedule, late=late)
         start("latecomer", f"backend{late}")
-        check(_train(_model(), rank, lambda step, late=late: 0.03 * (rank == late)), f"{late}")
+        check(_train(_model(), rank, lambda step, late_s=late_s: late_s), f"{late}")
         assert dist.group.WORLD.paths.keys() == {"schedule"}
         dist.destroy_process_group()
 

@@ -32,9 +32,12 @@ WIDE = re.compile(r"\.v4\.b32|\.v2\.b64")
 
 def build(kernel, arch, dtype, average, **options):
     """The kernel of a module, compiled for a GPU that is not here."""
-    signature = {
-        p.name: "constexpr" if p.is_constexpr else p.annotation_type for p in kernel.params
-    } | {"rows": "*i32", "own": f"*{dtype}", "bases": "*i64", "stop": "*i32"}
+    signature = {}
+    for parameter in kernel.params:
+        kind = "constexpr" if parameter.is_constexpr else parameter.annotation_type
+        signature[parameter.name] = kind
+    signature |= {"rows": "*i32", "own": f"*{dtype}", "bases": "*i64", "stop": "*i32"}
+
     constants = {"SETS": SETS, "AVERAGE": average, "DEVICE_CLOCK": True, "TILE": TILE}
     pointers = [name for name, kind in signature.items() if kind.startswith("*")]
     aligned = [["tt.divisibility", ALIGNMENT]]
@@ -54,21 +57,26 @@ class Program:
     @classmethod
     def of(cls, ptx):
         names = []
-        jumps = {}
+        jumps = {}  # by instruction: to which label, and whether only on a condition
         labels = {}
         for text in ptx.splitlines():
             if label := LABEL.match(text):
                 labels[label[1]] = len(names)
             elif line := LINE.match(text):
-                if line[2].startswith("bra"):
-                    jumps[len(names)] = line[3].strip(), line[1] is not None
-                names.append(line[2])
-        after = [[i + 1] if i + 1 < len(names) else [] for i in range(len(names))]
-        for i, (label, conditional) in jumps.items():
-            after[i] = [labels[label], *(after[i] if conditional else [])]
+                condition, name, operands = line.groups()
+                if name.startswith("bra"):
+                    jumps[len(names)] = (operands.strip(), condition is not None)
+                names.append(name)
+
+        after = []
         for i, name in enumerate(names):
-            if name == "ret":
-                after[i] = []
+            following = []
+            if i in jumps:
+                label, is_conditional = jumps[i]
+                following.append(labels[label])
+            if name != "ret" and (i not in jumps or is_conditional) and i + 1 < len(names):
+                following.append(i + 1)
+            after.append(following)
         return cls(names, after)
 
     def where(self, pattern):
@@ -76,19 +84,29 @@ class Program:
 
     def reached(self, start):
         """All that may follow an instruction before the next barrier of the block."""
-        found = set()
-        open_ = list(self.after[start])
-        while open_:
-            i = open_.pop()
-            if i not in found and not self.names[i].startswith("bar.sync"):
-                found.add(i)
-                open_ += self.after[i]
-        return found
+        reached = set()
+        to_visit = list(self.after[start])
+        while to_visit:
+            i = to_visit.pop()
+            if i not in reached and not self.names[i].startswith("bar.sync"):
+                reached.add(i)
+                to_visit += self.after[i]
+        return reached
 
 
 def problems(ptx, dtype, average):
     """What is wrong with the compiled kernel, in words."""
     program = Program.of(ptx)
+    yield from _problems_of_order(program)
+    yield from _problems_of_width(program, WIDTHS[dtype], average)
+
+
+def _wide(program, accesses):
+    """Those of the accesses that move 16 bytes."""
+    return [i for i in accesses if WIDE.search(program.names[i])]
+
+
+def _problems_of_order(program):
     names = program.names
     releases = program.where(RELEASE)
     acquires = program.where(ACQUIRE)
@@ -96,6 +114,7 @@ def problems(ptx, dtype, average):
         yield "no release at system scope"
     if not any(".sys." in names[i] for i in acquires):
         yield "no acquire at system scope"
+
     loads = program.where(LOAD)
     stores = program.where(STORE)
     follows = {i: program.reached(i) for i in {*loads, *stores, *acquires}}
@@ -105,17 +124,21 @@ def problems(ptx, dtype, average):
         yield "no barrier between an acquire and what it orders"
     if any("volatile" in name for name in names):
         yield "a word that may change is read by all threads"
-    wide_loads = [i for i in loads if WIDE.search(names[i])]
-    wide_stores = [i for i in stores if WIDE.search(names[i])]
-    for store in wide_stores:
-        for load in wide_loads:
+    for store in _wide(program, stores):
+        for load in _wide(program, loads):
             if load in follows[store] and store not in follows[load]:
                 yield "no barrier between what a row stores and what the next one loads"
+
+
+def _problems_of_width(program, width, average):
+    """``width``: bytes of an element."""
     moves = 3 + average
-    width = WIDTHS[dtype]
-    if len(wide_stores) != moves * TILE * width // (32 * WARPS * 16):
-        yield f"{len(wide_stores)} stores of 16 bytes"
-    narrow = [i for i in stores if names[i] == f"st.global.b{8 * width}"]
+    stores = program.where(STORE)
+    wide = _wide(program, stores)
+    if len(wide) != moves * TILE * width // (32 * WARPS * 16):
+        yield f"{len(wide)} stores of 16 bytes"
+
+    narrow = [i for i in stores if program.names[i] == f"st.global.b{8 * width}"]
     # the last elements; the mark of what is no sum; flags that are brought up to date
     if len(narrow) != moves + 1 + (width == 4):
         yield f"{len(narrow)} narrow stores"
@@ -125,9 +148,11 @@ def spills(cubin, tmp_path):
     """Bytes of local memory, and accesses to it: what did not fit into registers."""
     path = tmp_path / "kernel.cubin"
     path.write_bytes(cubin)
-    found = {}
-    for tool, option in ("cuobjdump", "-res-usage"), ("nvdisasm", "-c"):
-        run = subprocess.run([BIN / tool, option, path], capture_output=True, text=True, check=True)
-        found[tool] = run.stdout
-    local = int(re.search(r"LOCAL:(\d+)", found["cuobjdump"])[1])
-    return local + len(re.findall(r"\b(?:STL|LDL)\b", found["nvdisasm"]))
+    usage = _output(BIN / "cuobjdump", "-res-usage", path)
+    instructions = _output(BIN / "nvdisasm", "-c", path)
+    local_bytes = int(re.search(r"LOCAL:(\d+)", usage)[1])
+    return local_bytes + len(re.findall(r"\b(?:STL|LDL)\b", instructions))
+
+
+def _output(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -43,52 +43,74 @@ def begin(rank, size, store, backend="gloo", interpreted=True):
     from runtime.device.allreduce import KernelAllReduce
 
     polls_are_patient()
-    small = {"blocks": 2, "staging": 1 << 19, "dtypes": (torch.float32,)}
-    KernelAllReduce.__init__.__kwdefaults__.update(small)
+    KernelAllReduce.__init__.__kwdefaults__.update(
+        blocks=2,
+        staging=1 << 19,
+        dtypes=(torch.float32,),
+    )
     device = SimulatedDevice()
     choice.device_of = lambda of: device  # also where users name none
-    place = {"store": PrefixStore("default", store), "rank": rank, "world_size": size}
-    dist.init_process_group(backend, timeout=LIMIT, **place)
+    dist.init_process_group(
+        backend,
+        store=PrefixStore("default", store),
+        rank=rank,
+        world_size=size,
+        timeout=LIMIT,
+    )
     return device
 
 
-def heard(level=logging.INFO):
-    """What the runtime logs from now on."""
-    said = []
+def logged_from_now_on():
+    """(level, text) of what the runtime logs."""
+    messages = []
 
     class Handler(logging.Handler):
         def emit(self, record):
-            said.append((record.levelno, record.getMessage()))
+            messages.append((record.levelno, record.getMessage()))
 
     logger = logging.getLogger("latecomer")
     logger.addHandler(Handler())
-    logger.setLevel(level)
-    return said
+    logger.setLevel(logging.INFO)
+    return messages
 
 
 @on_ranks(3)
 def test_the_hook_runs_kernels_and_gives_the_same_gradients(rank, size, store):
     begin(rank, size, store)
-    said = heard()
+    messages = logged_from_now_on()
     torch.manual_seed(rank)
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 3))
+    attached = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 3))
     plain = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 3))
-    plain.load_state_dict(model.state_dict())
-    attached = ddp.attach(model, straggler(3), late=1, timeout_s=60.0)
-    works = []
-    submit = attached.engine.submit
-    attached.engine.submit = lambda *a, **k: works.append(submit(*a, **k)) or works[-1]
+    plain.load_state_dict(attached.state_dict())
+    attachment = ddp.attach(attached, straggler(3), late=1, timeout_s=60.0)
+    works = _note_works(attachment.engine)
+
     for step in range(3):
         data = torch.randn(4, 5, generator=torch.Generator().manual_seed(10 * step + rank))
-        for each in (model, plain):
-            each.zero_grad()
-            each(data).sum().backward()
-        for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-            torch.testing.assert_close(ours.grad, theirs.grad)
+        for model in (attached, plain):
+            model.zero_grad()
+            model(data).sum().backward()
+        for ours, expected in zip(attached.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, expected.grad)
+
     assert {work.by for work in works} == {"kernel"}
-    told = [text for level, text in said if "run as one kernel each" in text]
-    assert len(told) == (rank == 0)
-    attached.close()
+    announcements = [text for _, text in messages if "run as one kernel each" in text]
+    assert len(announcements) == (1 if rank == 0 else 0)
+    attachment.close()
+
+
+def _note_works(engine):
+    """All that the engine is given to do from now on."""
+    works = []
+    submit = engine.submit
+
+    def noted(*args, **kwargs):
+        work = submit(*args, **kwargs)
+        works.append(work)
+        return work
+
+    engine.submit = noted
+    return works
 
 
 @on_ranks(2)
@@ -98,6 +120,7 @@ def test_the_backend_runs_kernels_and_what_they_can_not_by_transfers(rank, size,
     device = begin(rank, size, store, "latecomer")
     group = dist.group.WORLD
     engine = group.engine
+
     for dtype, by in {
         torch.float32: "kernel",
         torch.float64: "transfers: no kernel is compiled for torch.float64",
@@ -110,6 +133,7 @@ def test_the_backend_runs_kernels_and_what_they_can_not_by_transfers(rank, size,
         work = engine.submit(torch.ones(9, dtype=dtype))
         work.wait(LIMIT)
         assert work.by == by
+
     average = torch.full((9,), float(rank))
     handle = dist.all_reduce(average, op=dist.ReduceOp.AVG, async_op=True)
     handle.wait(LIMIT)
@@ -122,26 +146,28 @@ def test_the_backend_runs_kernels_and_what_they_can_not_by_transfers(rank, size,
 @on_ranks(2)
 def test_fallback_force_and_forbid(rank, size, store):
     device = begin(rank, size, store, interpreted=rank == 0)
-    said = heard()
+    messages = logged_from_now_on()
     schedule = load(ring(2))
-    cases = {"device": device, "timeout_s": 60.0}
 
-    def made(name, by):
-        return make_executor(schedule, PrefixStore(name, store), rank, size, by=by, **cases)
+    def executor_by(by, store_name):
+        own_store = PrefixStore(store_name, store)
+        return make_executor(schedule, own_store, rank, size, by=by, device=device, timeout_s=60.0)
 
     with pytest.raises(KernelUnavailable, match=r"rank 1: a CPU.*device='auto'"):
-        made("forced", "kernel")
+        executor_by("kernel", "forced")
+
     reason = "rank 1: a CPU runs kernels in triton's interpreter alone: set TRITON_INTERPRET=1"
     for by, expected in (("auto", f"transfers: {reason}"), ("transfers", "transfers")):
-        executor = made(by, by)
+        executor = executor_by(by, store_name=by)
         work = executor.submit(torch.ones(7))
         assert work.wait(LIMIT).tolist() == [2.0] * 7
         assert work.by == expected
         executor.close()
-    warned = [text for level, text in said if level == logging.WARNING]
-    assert [reason in text for text in warned] == [True] * (rank == 0)
+    warnings = [text for level, text in messages if level == logging.WARNING]
+    assert [reason in text for text in warnings] == ([True] if rank == 0 else [])
+
     with pytest.raises(ArgumentError, match="same on all ranks; rank"):
-        made("mixed", ("auto", "transfers")[rank])
+        executor_by(("auto", "transfers")[rank], "mixed")
     device.close()
 
 
@@ -153,15 +179,19 @@ def test_a_program_that_is_too_long_to_be_proved_goes_by_transfers(rank, size, s
     short = load(ring(2))
     long = load(generate(2, chunks=6))
     proofs.MOST_ROWS = proofs.rows_of(short.schedule)
-    place = (rank, size)
-    options = {"device": device, "timeout_s": 60.0}
-    both = make_executor([short, long], PrefixStore("a", store), *place, **options)
+
+    def executor_of(schedules, store_name):
+        own_store = PrefixStore(store_name, store)
+        return make_executor(schedules, own_store, rank, size, device=device, timeout_s=60.0)
+
+    both = executor_of([short, long], "a")
     works = [both.submit(torch.ones(5), schedule=number) for number in (0, 1)]
     assert [work.wait(LIMIT)[4].item() for work in works] == [2.0, 2.0]
     assert works[0].by == "kernel"
     assert "rows are more than are proved" in works[1].by
     both.close()
-    alone = make_executor(long, PrefixStore("b", store), *place, **options)
+
+    alone = executor_of(long, "b")
     assert "rows are more than are proved" in alone.engine.transfers
     alone.close()
     device.close()
@@ -179,15 +209,18 @@ def _no_host_waits(rank, size, store, by):
     if rank == 1:
         device.current().launch(lambda: store.wait(["had", "future"], LIMIT))
     tensor = torch.full((9,), rank + 1.0)
-    seen = torch.zeros(9)
+    copied_after_wait = torch.zeros(9)
+
     work = executor.submit(tensor)
     future = work.future()
     assert work.wait() is tensor
-    device.current().launch(lambda: seen.copy_(tensor))
-    store.set("future" if rank == 0 else "-", "")
-    store.set("had" if rank == 0 else "-", "")
+    device.current().launch(lambda: copied_after_wait.copy_(tensor))
+    if rank == 0:
+        store.set("future", "")
+        store.set("had", "")
     device.current().synchronize()
-    assert seen.tolist() == [3.0] * 9
+
+    assert copied_after_wait.tolist() == [3.0] * 9
     assert future.wait() is tensor
     executor.close()
     device.close()
@@ -203,40 +236,48 @@ def test_a_failure_reaches_those_who_have_gone_on(by):
 def _fails(rank, size, store, by):
     """Rank 1 does not come. Rank 0's stream goes on with what is marked, its host hears of it."""
     device = begin(rank, size, store)
-    said = heard()
+    messages = logged_from_now_on()
     executor = make_executor(load(ring(2)), store, rank, size, device=device, by=by, timeout_s=4.0)
     together(store, rank, size, "begun")
     if rank == 1:
         store.wait(["over"], LIMIT)
         return False
-    cut = threading.Event()
-    for group in executor.engine._groups if by == "transfers" else ():
-        group.transfer = lambda ends: cut.wait()  # as NCCL: what is aborted ends,
-        group.abort = cut.set  # and its stream goes on
+
+    if by == "transfers":
+        aborted = threading.Event()
+        for group in executor.engine._groups:
+            group.transfer = lambda ends: aborted.wait()  # as NCCL: what is aborted ends,
+            group.abort = aborted.set  # and its stream goes on
+
     tensor = torch.ones(9)
-    seen = torch.zeros(9)
+    copied_after_wait = torch.zeros(9)
     work = executor.submit(tensor)
     work.wait()
-    device.current().launch(lambda: seen.copy_(tensor))
-    limit_s = time.monotonic() + 100
-    while executor.failure is None and time.monotonic() < limit_s:
-        time.sleep(0.02)
+    device.current().launch(lambda: copied_after_wait.copy_(tensor))
+
+    deadline_s = time.monotonic() + 100
+
+    def wait_for(condition):
+        while not condition() and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+
+    wait_for(lambda: executor.failure is not None)
     device.current().synchronize()
-    assert seen[0].isnan()
+    assert copied_after_wait[0].isnan()
     for call in (work.wait, lambda: executor.submit(tensor)):
         with pytest.raises(RankFailure) as error:
             call()
         assert error.value.ranks == (1,)
-    while not any(level == logging.ERROR for level, _ in said) and time.monotonic() < limit_s:
-        time.sleep(0.02)
+
+    wait_for(lambda: any(level == logging.ERROR for level, _ in messages))
     store.set("over", "")
     executor.close()
-    return any("all-reduces have failed" in text for level, text in said)
+    return any("all-reduces have failed" in text for _, text in messages)
 
 
 SIZE = 3
 LATE = 1
-PROFILE = Profile(SIZE, AlphaBeta(1e-2, 1e-9), AlphaBeta(1e-5, 1e-10))
+PROFILE = Profile(SIZE, native=AlphaBeta(1e-2, 1e-9), schedule=AlphaBeta(1e-5, 1e-10))
 """By it schedules are worth it however small the buffer."""
 
 
@@ -244,44 +285,74 @@ PROFILE = Profile(SIZE, AlphaBeta(1e-2, 1e-9), AlphaBeta(1e-5, 1e-10))
 def test_auto_predicts_from_the_kernels_own_stamps(rank, size, store):
     """Nobody looks at events of arrivals: of kernels there are none."""
     device = begin(rank, size, store)
-    known = {"options": Options("auto", device="kernel"), "profile": PROFILE, "device": device}
-    reducer = AllReduceDispatcher(PrefixStore("modes", store), rank, size, timeout_s=60.0, **known)
-    engine = reducer.executor.engine
-    looked = []
-    told = []
-    watcher = engine._transfers._watcher
-    add = watcher.add
-    tell = reducer.executor.arrived
-    watcher.add = lambda work, *a: looked.append(work.number) or add(work, *a)
-    reducer.executor.arrived = lambda number, at_s: (
-        told.append((number, at_s)) or tell(number, at_s)
+    reducer = AllReduceDispatcher(
+        PrefixStore("modes", store),
+        rank,
+        size,
+        timeout_s=60.0,
+        options=Options("auto", device="kernel"),
+        profile=PROFILE,
+        device=device,
     )
+    watched = _note_watched(reducer.executor.engine._transfers._watcher)
+    arrived = _note_arrivals(reducer.executor)
+
     for turn in range(60):
         if rank == LATE:
             device.current().launch(lambda: time.sleep(0.2))
         tensor = torch.full((30,), float(rank))
         reducer.submit(tensor).wait(LIMIT)
         assert tensor.tolist() == [3.0] * 30
-        by_kernel = [each for each in list(reducer.records) if each.by == "kernel"]
-        store.set(f"{turn} {rank}", "yes" if len(by_kernel) >= 4 else "no")
-        if all(store.get(f"{turn} {each}") == b"yes" for each in range(size)):
+
+        by_kernel = [record for record in list(reducer.records) if record.by == "kernel"]
+        store.set(f"{turn} {rank}", "enough" if len(by_kernel) >= 4 else "too few")
+        if all(store.get(f"{turn} {peer}") == b"enough" for peer in range(size)):
             break
-    records = sorted(reducer.records, key=lambda each: each.operation)
-    kernels = {each.operation for each in records if each.by == "kernel"}
-    natives = {each.operation for each in records if each.by == "library"}
+
+    records = sorted(reducer.records, key=lambda record: record.operation)
+    kernels = {record.operation for record in records if record.by == "kernel"}
+    natives = {record.operation for record in records if record.by == "library"}
     assert len(kernels) >= 4
-    assert {each.late for each in records if each.operation in kernels} == {(LATE,)}
-    assert kernels.isdisjoint(looked)
-    assert natives <= set(looked)
-    assert sorted(number for number, _ in told) == sorted(kernels | natives)
-    assert all(each.arrived_s <= each.decided_s <= each.done_s for each in records)
-    assert all(each.reason.startswith(AUTO_PREDICTS) for each in records)
-    decided = repr([(each.operation, each.way, each.late) for each in records])
+    assert {record.late for record in records if record.operation in kernels} == {(LATE,)}
+    assert kernels.isdisjoint(watched)
+    assert natives <= set(watched)
+    assert sorted(arrived) == sorted(kernels | natives)
+    for record in records:
+        assert record.arrived_s <= record.decided_s <= record.done_s
+        assert record.reason.startswith(AUTO_PREDICTS)
+
+    decided = repr([(record.operation, record.way, record.late) for record in records])
     store.set(f"decided {rank}", decided)
     assert store.get("decided 0").decode() == decided
     together(store, rank, size, "over")
     reducer.close()
     device.close()
+
+
+def _note_watched(watcher):
+    """The operations whose events the watcher looks at from now on."""
+    operations = []
+    add = watcher.add
+
+    def noted(work, *args):
+        operations.append(work.number)
+        return add(work, *args)
+
+    watcher.add = noted
+    return operations
+
+
+def _note_arrivals(executor):
+    """The operations of whose arrivals the executor tells from now on."""
+    operations = []
+    tell = executor.arrived
+
+    def noted(operation, at_s):
+        operations.append(operation)
+        return tell(operation, at_s)
+
+    executor.arrived = noted
+    return operations
 
 
 def test_the_option_and_its_variable(monkeypatch):

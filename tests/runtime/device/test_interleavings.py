@@ -22,12 +22,14 @@ AREA = 32
 
 
 def turned(schedule, by):
-    return renamed(schedule, {r: (r + by) % schedule.ranks for r in range(schedule.ranks)})
+    """The schedule with other ranks' names: each has the name of the rank ``by`` further on."""
+    n = schedule.ranks
+    return renamed(schedule, {rank: (rank + by) % n for rank in range(n)})
 
 
 N = 3
-MADE = [ring(N), direct(N), straggler(N), generate(N, chunks=3, owners="free")]
-PROGRAMS = [device_program(turned(each, by)) for each in MADE for by in range(N)]
+SCHEDULES = [ring(N), direct(N), straggler(N), generate(N, chunks=3, owners="free")]
+PROGRAMS = [device_program(turned(schedule, by)) for schedule in SCHEDULES for by in range(N)]
 
 
 def by_block(parity, block, slot, part):
@@ -48,47 +50,73 @@ def one_flag(parity, block, slot):
     return slot, block
 
 
-def run(seed, place=by_block, flag_place=flag_of_set, sets=2, operations=5):
+class Model:
+    """The staging and the flags of all ranks.
+
+    ``unit_of`` tells where in the staging a slot begins, ``flag_of`` which flag is the slot's.
+    """
+
+    def __init__(self, unit_of, flag_of, sets):
+        self.unit_of = unit_of
+        self.flag_of = flag_of
+        self.sets = sets
+        self.staging = {}  # (rank, unit) -> which put has filled it
+        self.flags = {}  # (rank, flag) -> the epoch that raised it
+
+    def act(self, rank, block, row):
+        """Do what a row says: "done", "waits", or what else a receive has found."""
+        epoch, part, action, peer, _, slot = row
+        is_put = action == DeviceAction.PUT
+        holder, sender = (peer, rank) if is_put else (rank, peer)
+
+        parity = epoch % self.sets
+        start = self.unit_of(parity, block, slot, part)
+        units = [(holder, start + i) for i in range(part)]
+        flag = (holder, self.flag_of(parity, block, slot))
+        put = (epoch, sender, block, slot)
+        if is_put:
+            self.staging |= dict.fromkeys(units, put)
+            self.flags[flag] = epoch
+            return "done"
+
+        if self.flags.get(flag, 0) < epoch:
+            return "waits"
+        held = [self.staging.get(unit) for unit in units]
+        return "done" if held == [put] * part else f"{put}: {held}"
+
+
+def _rows(operations):
+    """By (rank, block): each row with its operation's epoch and size of slices, in order."""
+    rows = {}
+    for rank in range(N):
+        for block in range(BLOCKS):
+            of_block = []
+            for epoch, (program, part) in enumerate(operations, 1):
+                of_block += [(epoch, part, *row.tolist()) for row in program.rows[rank]]
+            rows[rank, block] = of_block
+    return rows
+
+
+def run(seed, unit_of=by_block, flag_of=flag_of_set, sets=2, operations=5):
     """The first receive that finds something else than what was put for it; empty if none does."""
     dice = random.Random(seed)
-    chosen = [(dice.choice(PROGRAMS), dice.choice([1, 2])) for _ in range(operations)]
-    todo = {
-        (rank, block): [
-            (epoch, part, *row.tolist())
-            for epoch, (program, part) in enumerate(chosen, 1)
-            for row in program.rows[rank]
-        ]
-        for rank in range(N)
-        for block in range(BLOCKS)
-    }
-    staging = {}
-    flags = {}
-    at = dict.fromkeys(todo, 0)
-    speed = {each: dice.random() ** 3 for each in todo}
-    while open_ := [each for each in todo if at[each] < len(todo[each])]:
-        moved = False
-        for rank, block in sorted(open_, key=lambda each: dice.random() * speed[each]):
-            epoch, part, action, peer, _, slot = todo[rank, block][at[rank, block]]
-            parity = epoch % sets
-            put = action == DeviceAction.PUT
-            holder, sender = (peer, rank) if put else (rank, peer)
-            start = place(parity, block, slot, part)
-            units = [(holder, start + i) for i in range(part)]
-            token = (epoch, sender, block, slot)
-            flag = (holder, flag_place(parity, block, slot))
-            if put:
-                staging |= dict.fromkeys(units, token)
-                flags[flag] = epoch
-            elif flags.get(flag, 0) < epoch:
+    model = Model(unit_of, flag_of, sets)
+    rows = _rows([(dice.choice(PROGRAMS), dice.choice([1, 2])) for _ in range(operations)])
+    done = dict.fromkeys(rows, 0)  # rows, by (rank, block)
+    slowness = {block: dice.random() ** 3 for block in rows}
+
+    while running := [block for block in rows if done[block] < len(rows[block])]:
+        for rank, block in sorted(running, key=lambda block: dice.random() * slowness[block]):
+            outcome = model.act(rank, block, rows[rank, block][done[rank, block]])
+            if outcome == "waits":
                 continue
-            elif any(staging.get(unit) != token for unit in units):
-                return f"{token}: {[staging.get(unit) for unit in units]}"
-            at[rank, block] += 1
-            moved = True
+            if outcome != "done":
+                return outcome
+            done[rank, block] += 1
             if dice.random() < 0.3:
-                speed[rank, block] = dice.random() ** 3
+                slowness[rank, block] = dice.random() ** 3
             break
-        if not moved:
+        else:
             return "all wait"
     return ""
 
@@ -101,8 +129,9 @@ def test_other_programs_follow_each_other():
 
 @pytest.mark.parametrize(
     "mutant",
-    [{"place": by_slot}, {"flag_place": one_flag}, {"sets": 1}],
+    [{"unit_of": by_slot}, {"flag_of": one_flag}, {"sets": 1}],
     ids=["slots of all blocks in a row", "one flag for all sets", "one set"],
 )
 def test_other_layouts_fail(mutant):
+    """Different programs take each other's data; the same one again would not show it."""
     assert any(run(seed, **mutant) for seed in range(600))

@@ -37,7 +37,7 @@ from verify.errors import ArgumentError, RankFailure, TensorError
 
 pytestmark = pytest.mark.gpu_logic  # they start ranks, several times
 
-LIMIT = timedelta(seconds=300)  # holds up the host
+LIMIT = timedelta(seconds=300)  # a wait with a limit holds up the host
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32]
 WRAPS = 2**31 - 3  # an epoch just before they turn negative
 ADDED = 2**30  # epochs in which a program with more slots did not run
@@ -49,9 +49,9 @@ def kernels(schedules, store, rank, size, device, **options):
     from runtime.device.allreduce import KernelAllReduce
 
     polls_are_patient()
-    options = {"blocks": 2, "staging": 1 << 14, "dtypes": DTYPES, "timeout_s": 60.0} | options
-    loaded = [load(each) for each in schedules]
-    return KernelAllReduce(loaded, store, rank, size, device=device, **options)
+    defaults = {"blocks": 2, "staging": 1 << 14, "dtypes": DTYPES, "timeout_s": 60.0}
+    loaded = [load(schedule) for schedule in schedules]
+    return KernelAllReduce(loaded, store, rank, size, device=device, **(defaults | options))
 
 
 def polls_are_patient():
@@ -87,7 +87,7 @@ def kinds(n):
         yield two_level(machine, n - 1, 2 * (n // 2 - 1) or 2, 1)
 
 
-def brought(rank, operation, numel, dtype, exact):
+def contribution(rank, operation, numel, dtype, exact):
     """The data of a rank, the same on whichever rank it is made."""
     numbers = np.random.default_rng((rank, operation))
     data = numbers.integers(-9, 9, numel) if exact else numbers.standard_normal(numel)
@@ -96,13 +96,18 @@ def brought(rank, operation, numel, dtype, exact):
 
 def expected(schedule, inputs, size):
     """What the rounds of the schedule make of it; chunks take turns every ``size`` elements."""
-    places = np.arange(len(inputs[0])) // size % schedule.chunks
-    chunks = [np.flatnonzero(places == chunk) for chunk in range(schedule.chunks)]
-    state = {(r, c): x.numpy()[at] for r, x in enumerate(inputs) for c, at in enumerate(chunks)}
-    held = by_rounds(schedule, state, np.add)
+    chunk_of_element = np.arange(len(inputs[0])) // size % schedule.chunks
+    elements = [np.flatnonzero(chunk_of_element == chunk) for chunk in range(schedule.chunks)]
+    start = {}
+    for rank, tensor in enumerate(inputs):
+        for chunk, of_chunk in enumerate(elements):
+            start[rank, chunk] = tensor.numpy()[of_chunk]
+
+    sums = by_rounds(schedule, start, np.add)
+
     result = np.empty_like(inputs[0].numpy())
-    for chunk, at in enumerate(chunks):
-        result[at] = held[0, chunk]
+    for chunk, of_chunk in enumerate(elements):
+        result[of_chunk] = sums[0, chunk]
     return torch.from_numpy(result)
 
 
@@ -110,7 +115,7 @@ def run_and_compare(engine, number, schedule, late, numel, dtype, *, exact, aver
     """One operation on all ranks, compared with the rounds."""
     size = engine.size
     rank = engine.rank
-    inputs = [brought(r, number, numel, dtype, exact) for r in range(size)]
+    inputs = [contribution(peer, number, numel, dtype, exact) for peer in range(size)]
     offset = number % 2  # every other tensor begins between two multiples of 16 bytes
     tensor = torch.zeros(numel + offset, dtype=dtype)[offset:]
     tensor.copy_(inputs[rank])
@@ -118,32 +123,45 @@ def run_and_compare(engine, number, schedule, late, numel, dtype, *, exact, aver
         time.sleep(0.2)  # a late rank, as often as not another one than the schedule takes
     work = engine.submit(tensor, schedule=schedule, late=late, average=average)
     work.wait(LIMIT)
+
     runnable = engine.schedules[schedule]
     loaded = engine._load(schedule, runnable.late_ranks(late))
     part = cut(numel, tensor.itemsize, loaded.program, engine._kernels._memory.layout).part
     if average:
-        inputs = [x / size for x in inputs]
-    total = torch.stack([x.double() for x in inputs]).sum(0)
+        inputs = [data / size for data in inputs]
+    total = torch.stack([data.double() for data in inputs]).sum(0)
     if exact and not average:
         assert torch.equal(tensor.double(), total)
-    if dtype is not torch.bfloat16:
-        run = runnable.for_late(late)
-        assert torch.equal(tensor, expected(run, inputs, part * 2))
-    else:
+    if dtype is torch.bfloat16:
         torch.testing.assert_close(tensor.double(), total, rtol=0.1, atol=0.1)
+    else:
+        blocks = 2  # as many as `kernels` asks for
+        by_schedule = expected(runnable.for_late(late), inputs, size=part * blocks)
+        assert torch.equal(tensor, by_schedule)
     return tensor
 
 
 def after_a_long_time(engine, number):
     """The first schedule runs for so long that flags of the second could seem to be ahead."""
-    how = None, 128, torch.float32  # all chunks of both blocks have something
-    run_and_compare(engine, number, 1, *how, exact=True)
+
+    def run_schedule(schedule, operation):
+        run_and_compare(
+            engine,
+            operation,
+            schedule,
+            late=None,
+            numel=128,  # all chunks of both blocks have something
+            dtype=torch.float32,
+            exact=True,
+        )
+
+    run_schedule(1, number)
     for _ in range(2):
-        for again in range(2):  # both staging sets
-            run_and_compare(engine, number + again, 0, *how, exact=True)
+        for staging_set in range(2):
+            run_schedule(0, number + staging_set)
         epoch = engine._kernels._epoch + ADDED
-        engine._kernels._epoch = (epoch + 2**31) % 2**32 - 2**31
-    run_and_compare(engine, number + engine.size, 1, *how, exact=True)
+        engine._kernels._epoch = (epoch + 2**31) % 2**32 - 2**31  # it wraps as 32 bits do
+    run_schedule(1, number + engine.size)
 
 
 def conform(rank, size, store, cases, epoch):
@@ -154,19 +172,26 @@ def conform(rank, size, store, cases, epoch):
     engine._kernels._epoch = epoch
     try:
         for number in range(cases):
-            chosen = number % len(schedules)
-            runnable = engine.schedules[chosen]
+            schedule = number % len(schedules)
+            runnable = engine.schedules[schedule]
             late = None
             if len(runnable.late) == 1:
                 late = number // len(schedules) % size
             if len(runnable.late) == 2:
                 late = (number % size, (number + 1) % size)
-            numel = (301, 1, 2000, 33, 0)[number // 2 % 5]
+
             dtype = DTYPES[number % len(DTYPES)]
-            exact = number % 3 == 0 or not dtype.is_floating_point
-            average = number % 7 == 3 and dtype.is_floating_point
-            place = number, chosen, late, numel, dtype
-            tensor = run_and_compare(engine, *place, exact=exact, average=average)
+            tensor = run_and_compare(
+                engine,
+                number,
+                schedule,
+                late,
+                numel=(301, 1, 2000, 33, 0)[number // 2 % 5],
+                dtype=dtype,
+                exact=number % 3 == 0 or not dtype.is_floating_point,
+                average=number % 7 == 3 and dtype.is_floating_point,
+            )
+
             store.set(f"{number} {rank}", tensor.view(torch.uint8).numpy().tobytes().hex())
             assert store.get(f"{number} 0") == store.get(f"{number} {rank}")
     finally:
@@ -193,19 +218,15 @@ def _long_time(rank, size, store, old="", new="", program=None):
     """Operations a long time apart, maybe with a mutant of the kernel, or of rank 0's program."""
     os.environ["TRITON_INTERPRET"] = "1"
     if old:
-        path = Path(tempfile.mkdtemp()) / "kernel.py"
-        source = Path(layout.__file__).with_name("kernel.py").read_text()
-        assert source.count(old) == 1
-        path.write_text(source.replace(old, new))
-        spec = importlib.util.spec_from_file_location("runtime.device.kernel", path)
-        sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[spec.name])
+        _import_mutant(old, new)
     device = SimulatedDevice()
-    schedules = ring(3), generate(3, chunks=4, owners="free")
+    schedules = [ring(3), generate(3, chunks=4, owners="free")]
     engine = kernels(schedules, store, rank, size, device, timeout_s=6.0)
+
     if program is not None and rank == 0:
         loaded = engine._load(1, engine.schedules[1].late)
         program(loaded.rows)
+
     try:
         after_a_long_time(engine, 2)  # rank 2 is late
     except (AssertionError, RankFailure) as error:
@@ -216,6 +237,19 @@ def _long_time(rank, size, store, old="", new="", program=None):
     return ""
 
 
+def _import_mutant(old, new):
+    """In place of the kernel's module: the same with another text."""
+    path = Path(tempfile.mkdtemp()) / "kernel.py"
+    source = Path(layout.__file__).with_name("kernel.py").read_text()
+    assert source.count(old) == 1
+    path.write_text(source.replace(old, new))
+
+    spec = importlib.util.spec_from_file_location("runtime.device.kernel", path)
+    sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[spec.name])
+
+
+# mutants of a program, whose rows are (action, peer, chunk, slot)
 def other_op(rows):
     reduces = torch.nonzero(rows[:, 0] == DeviceAction.REDUCE).flatten()
     rows[reduces[-1], 0] = DeviceAction.COPY
@@ -245,7 +279,10 @@ MUTANTS = {
         "old": "while (ahead < 0) & (stopped == 0):",
         "new": "while (ahead < -epoch) & (stopped == 0):",
     },
-    **{each.__name__: {"program": each} for each in (other_op, other_chunk, other_slot, no_put)},
+    "other_op": {"program": other_op},
+    "other_chunk": {"program": other_chunk},
+    "other_slot": {"program": other_slot},
+    "no_put": {"program": no_put},
 }
 
 
@@ -257,8 +294,9 @@ def test_flags_that_were_not_used_for_a_long_time():
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_of_kernel_and_program_are_caught(name):
     mutant = MUTANTS[name]
-    place = mutant.get("old", ""), mutant.get("new", ""), mutant.get("program")
-    outcomes = spawn(_long_time, 3, *place)
+    outcomes = spawn(
+        _long_time, 3, mutant.get("old", ""), mutant.get("new", ""), mutant.get("program")
+    )
     assert any(values(outcomes)), outcomes
 
 
@@ -272,6 +310,7 @@ def test_arrivals_mismatches_and_refusals(rank, size, store):
     for work in works:
         work.wait(LIMIT)
     assert torch.equal(tensor, torch.full((40,), 27.0))
+
     arrivals_ns = engine.arrivals_ns(works[0])
     assert len(arrivals_ns) == size
     assert arrivals_ns[1] - max(arrivals_ns[0], arrivals_ns[2]) > 0.2e9
@@ -279,8 +318,10 @@ def test_arrivals_mismatches_and_refusals(rank, size, store):
         engine.arrivals_ns(AllReduceWork(999, tensor, False))
     with pytest.raises(TensorError, match="int8"):
         engine.submit(torch.ones(4, dtype=torch.int8))
+    # the epoch is an argument of the launch: each replay would take the last one's data for its own
     with device.capture(), pytest.raises(ArgumentError, match="epoch"):
         engine.submit(tensor)
+
     work = engine.submit(torch.ones(40 + (rank == 2)))
     with pytest.raises(RankFailure, match="did not submit the same operation") as failure:
         work.wait(LIMIT)
@@ -294,6 +335,7 @@ def test_a_lost_rank_ends_the_others_and_is_named(rank, size, store):
     device = SimulatedDevice()
     engine = kernels([straggler(3)], store, rank, size, device, timeout_s=8.0)
     engine.submit(torch.ones(40)).wait(LIMIT)
+
     if rank == 1:
         os._exit(1)
     began_s = time.monotonic()
@@ -301,6 +343,7 @@ def test_a_lost_rank_ends_the_others_and_is_named(rank, size, store):
         engine.submit(torch.ones(40)).wait(LIMIT)
     assert failure.value.ranks == (1,)
     assert time.monotonic() - began_s < 60 * PATIENCE
+
     device.current().synchronize()
     engine.close()  # its kernel has ended
     assert not engine._kernels._thread.is_alive()
@@ -309,13 +352,18 @@ def test_a_lost_rank_ends_the_others_and_is_named(rank, size, store):
 
 @on_ranks(2)
 def test_a_stopped_rank_puts_nothing_in_later_operations(rank, size, store):
-    """Its kernels that were launched already begin after the stop; others may still take slots."""
+    """Its kernels that were launched already begin after the stop; others may still take slots.
+
+    They once ran their first puts into these slots before they looked whether to stop.
+    """
     device = SimulatedDevice()
     engine = kernels([ring(2)], store, rank, size, device)
     engine.submit(torch.ones(40)).wait(LIMIT)
+
     memory = engine._kernels._memory
     flags = memory.read(memory.flags).clone()
     store.set(f"flags of {rank}", b"copied")
+
     if rank == 0:
         store.wait(["flags of 1"])
         memory.raise_stop()

@@ -45,9 +45,11 @@ def launched(device, monkeypatch):
     """An engine with one operation on its way, and its kernel."""
     monkeypatch.setattr(launcher, "CLOSE_S", 0.05)
     monkeypatch.setattr(launcher, "_abandoned", [])
+
     layout = Layout.within(1 << 16, 2, 1, PROGRAM.slots)
     buffer = torch.zeros(layout.nbytes, dtype=torch.uint8)
     memory = SymmetricMemory(layout, buffer, [buffer.data_ptr()] * 2, None)
+
     kernel = GatedKernel()
     loaded = LoadedProgram(PROGRAM, 0, device.tensors)
     engine = KernelEngine(
@@ -61,6 +63,7 @@ def launched(device, monkeypatch):
         ended=lambda work: work.settle(),
         failed=lambda text, error: None,
     )
+
     program = load(ring(2)).program(0, ())
     work = AllReduceWork(0, torch.zeros(64), False, key=(0, ()), program=program)
     engine.submit(work)
@@ -70,9 +73,13 @@ def launched(device, monkeypatch):
 
 def test_staging_is_kept_for_good_while_a_kernel_may_still_reach_it(launched):
     engine, kernel, memory, work = launched
+
     engine.close()
+
     [(kept_memory, kept_kernel, [flight])] = launcher._abandoned
-    assert (kept_memory, kept_kernel, flight.work) == (memory, kernel, work)
+    assert kept_memory is memory
+    assert kept_kernel is kernel
+    assert flight.work is work
     assert memory.stop.item() == 1
     assert not work.is_done
 
@@ -83,7 +90,7 @@ def test_a_device_that_has_failed_may_reach_it_too(launched, device):
     with pytest.raises(ZeroDivisionError):
         device.current().synchronize()
     engine.close()
-    assert [kept[0] for kept in launcher._abandoned] == [memory]
+    assert [kept_memory for kept_memory, _, _ in launcher._abandoned] == [memory]
 
 
 def test_nothing_is_kept_when_all_kernels_have_ended(launched, monkeypatch):

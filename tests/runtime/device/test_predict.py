@@ -42,16 +42,16 @@ PUBLISHED = {  # microseconds by MiB, from the pages that runtime.device.predict
 @pytest.mark.parametrize(("way", "n"), PUBLISHED)
 def test_published_times_are_in_the_range(way, n):
     for mib, us in PUBLISHED[way, n]:
-        found = others(way, n, int(mib * MIB), H100)
-        assert found.low <= us * 1e-6 <= found.high, (mib, us, str(found))
+        predicted = others(way, n, int(mib * MIB), H100)
+        assert predicted.low <= us * 1e-6 <= predicted.high, (mib, us, str(predicted))
 
 
 def test_half_and_twice_the_published_times_are_not():
     for (way, n), times in PUBLISHED.items():
         for mib, us in times:
-            found = others(way, n, int(mib * MIB), H100)
-            assert not found.low <= us * 0.5e-6 <= found.high
-            assert not found.low <= us * 2e-6 <= found.high
+            predicted = others(way, n, int(mib * MIB), H100)
+            assert not predicted.low <= us * 0.5e-6 <= predicted.high
+            assert not predicted.low <= us * 2e-6 <= predicted.high
 
 
 @settings(max_examples=15)
@@ -59,7 +59,8 @@ def test_half_and_twice_the_published_times_are_not():
 def test_the_range_is_one_and_grows(n, chunks, way):
     schedule = synth.generate(n, chunks=chunks)
     for nbytes in (2**12, 2**22, 2**30):
-        late, on_time = (ours(way, schedule, nbytes, H100, late=late) for late in (True, False))
+        late = ours(way, schedule, nbytes, H100, late=True)
+        on_time = ours(way, schedule, nbytes, H100, late=False)
         assert 0 < late.low < late.high
         assert late.low <= on_time.low
         slower = ours(way, schedule, nbytes, A100, late=True)
@@ -69,21 +70,26 @@ def test_the_range_is_one_and_grows(n, chunks, way):
 
 
 def test_the_completion_of_eight_ranks_by_hand():
-    found = ours("kernel", synth.generate(8, chunks=4), 4 * MIB, H100, late=True)
-    assert found.low * 1e6 == pytest.approx(5.7 - 2 * 1.9 + 6 * 1.9 + 6 * MIB / 370e3)
-    worst = 5.7 + 6 * 3.4 + 6 * MIB * (1 / 370e3 + 3 / 2500e3)
-    assert found.high * 1e6 == pytest.approx(worst)
+    predicted = ours("kernel", synth.generate(8, chunks=4), 4 * MIB, H100, late=True)
+
+    best_us = 5.7 - 2 * 1.9 + 6 * 1.9 + 6 * MIB / 370e3
+    worst_us = 5.7 + 6 * 3.4 + 6 * MIB * (1 / 370e3 + 3 / 2500e3)
+    assert predicted.low * 1e6 == pytest.approx(best_us)
+    assert predicted.high * 1e6 == pytest.approx(worst_us)
 
 
 @pytest.mark.parametrize("n", [2, 5, 8])
 @pytest.mark.parametrize("way", ["kernel", "transfers"])
 def test_the_closed_forms_of_the_page_are_what_the_schedules_cost(n, way):
-    where = 3 * MIB, H100
-    late = straggler_cost(n, 5)
-    on_time = rhd_cost(n)
-    found = ours(way, synth.generate(n, chunks=5), *where, late=True)
-    assert found == priced(way, late, late, *where)
-    assert ours(way, synth.rhd(n), *where, late=False) == priced(way, on_time, on_time, *where)
+    nbytes = 3 * MIB
+
+    cost = straggler_cost(n, 5)
+    predicted = ours(way, synth.generate(n, chunks=5), nbytes, H100, late=True)
+    assert predicted == priced(way, cost, cost, nbytes, H100)
+
+    cost = rhd_cost(n)
+    predicted = ours(way, synth.rhd(n), nbytes, H100, late=False)
+    assert predicted == priced(way, cost, cost, nbytes, H100)
 
 
 def test_which_machines_are_known():

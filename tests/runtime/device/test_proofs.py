@@ -24,9 +24,9 @@ def test_one_check_serves_every_late_rank(schedule):
     programs = ProvedPrograms(verified)
     n = schedule.ranks
     for late in (3, n - 1, 0, *range(n)):
-        made = programs.program((late,))
+        program = programs.program((late,))
         expected = device_program(verified.for_late(late))
-        assert all(map(np.array_equal, made.rows, expected.rows))
+        assert all(map(np.array_equal, program.rows, expected.rows))
     assert programs.checks == 1
 
 
@@ -45,9 +45,9 @@ def test_what_is_no_renaming_is_checked_again(monkeypatch):
     programs.program((3,))
 
     def other_program(schedule, sets):
-        made = device_program(schedule, sets)
-        made.rows[0][-1, 0] ^= 3  # a copy is a sum, a sum a copy
-        return made
+        program = device_program(schedule, sets)
+        program.rows[0][-1, 0] ^= 3  # a copy is a sum, a sum a copy
+        return program
 
     monkeypatch.setattr(proofs, "device_program", other_program)
     with pytest.raises(ScheduleRefused, match="is refuted"):
@@ -60,6 +60,7 @@ def test_what_is_not_proved_is_refused_with_what_and_remedy():
         ProvedPrograms(load(straggler(4)), sets=1).program((3,))
     for text in ("race_free is refuted on rank", "overwritten before it is read", "transfers"):
         assert text in str(error.value)
+
     schedule = direct(3)
     mutant = device_program(schedule)
     mutant.rows[1][-1, 0] ^= 3
@@ -78,6 +79,6 @@ def test_the_limit_is_by_rows():
 @settings(max_examples=30)
 @given(st.integers(3, 12), st.integers(1, 40))
 def test_what_is_reserved_for_a_closed_form_is_enough(n, k):
-    made = device_program(generate(n, chunks=k, owners="free"))
-    assert made.slots <= _slots(ClosedFormPart(n, 0, k))
-    assert sum(map(len, made.rows)) <= _rows(ClosedFormPart(n, 0, k))
+    program = device_program(generate(n, chunks=k, owners="free"))
+    assert program.slots <= _slots(ClosedFormPart(n, 0, k))
+    assert sum(map(len, program.rows)) <= _rows(ClosedFormPart(n, 0, k))

@@ -19,7 +19,7 @@ from runtime.device.layout import KEPT, UNIT, Layout, cut
 from runtime.device.memory import join
 from runtime.device.simulated import SimulatedDevice
 from runtime.executor.closed_form import ClosedFormPart
-from runtime.executor.load import Verified, load
+from runtime.executor.load import load
 from runtime.network.store_exchange import StoreExchange
 from synth import generate
 from tests.runtime.device.test_kernel import LIMIT, kernels
@@ -28,7 +28,8 @@ from tests.runtime.spawning import on_ranks
 from verify.device.program import SETS, DeviceAction, device_program
 from verify.errors import ArgumentError, KernelUnavailable, TensorError
 
-PROGRAMS = [device_program(each) for each in (ring(2), ring(5), direct(4), straggler(4, 3))]
+SCHEDULES = [ring(2), ring(5), direct(4), straggler(4, 3)]
+PROGRAMS = [device_program(schedule) for schedule in SCHEDULES]
 
 
 @given(
@@ -39,19 +40,22 @@ PROGRAMS = [device_program(each) for each in (ring(2), ring(5), direct(4), strag
     st.integers(0, 1 << 24),
 )
 def test_pieces_cover_the_tensor_and_fit_into_the_staging(program, numel, itemsize, blocks, more):
-    least = Layout.within(1 << 30, program.ranks, blocks, program.slots)
+    roomy = Layout.within(1 << 30, program.ranks, blocks, program.slots)
     staging = SETS * blocks * program.slots * UNIT * 8 + 512 * SETS * blocks + more
     layout = Layout.within(staging, program.ranks, blocks, program.slots)
-    of = cut(numel, itemsize, program, layout)
-    piece = of.part * blocks * program.chunks
-    assert of.part % UNIT == 0
-    assert of.part * itemsize * program.slots <= layout.area <= staging // (SETS * blocks)
-    assert of.pieces * piece >= numel
-    assert of.pieces >= 1
-    assert cut(numel, itemsize, program, least).pieces <= of.pieces
-    if of.pieces > 1:  # one piece less would not do
-        most = layout.area // (program.slots * itemsize) // UNIT * UNIT
-        assert (of.pieces - 1) * most * blocks * program.chunks < numel
+
+    tensor_cut = cut(numel, itemsize, program, layout)
+
+    part = tensor_cut.part
+    pieces = tensor_cut.pieces
+    assert part % UNIT == 0
+    assert part * itemsize * program.slots <= layout.area <= staging // (SETS * blocks)
+    assert pieces * part * blocks * program.chunks >= numel
+    assert pieces >= 1
+    assert cut(numel, itemsize, program, roomy).pieces <= pieces
+    if pieces > 1:  # one piece less would not do
+        largest_part = layout.area // (program.slots * itemsize) // UNIT * UNIT
+        assert (pieces - 1) * largest_part * blocks * program.chunks < numel
 
 
 @pytest.mark.parametrize(
@@ -59,17 +63,21 @@ def test_pieces_cover_the_tensor_and_fit_into_the_staging(program, numel, itemsi
 )
 def test_a_row_is_what_the_executor_does(runnable):
     """The engine names what a kernel waits for by the executor's program."""
+
+    def action_of(end):
+        if end.send:
+            return DeviceAction.PUT
+        return DeviceAction.REDUCE if end.reduce else DeviceAction.COPY
+
     schedule = runnable.schedule
-    late = runnable.late
+    ranks = range(schedule.ranks)
     if isinstance(runnable, ClosedFormPart):
         schedule = generate(5, chunks=3, owners="free")
-    for rank in range(schedule.ranks) if isinstance(runnable, Verified) else (1,):
+        ranks = (1,)  # it has the program of its own rank only
+    for rank in ranks:
         rows = device_program(schedule).rows[rank].tolist()
-        ends = runnable.program(rank, late).ends
-        actions = {(True, False): DeviceAction.PUT, (False, True): DeviceAction.REDUCE}
-        kinds = [actions.get((end.send, end.reduce), DeviceAction.COPY) for end in ends]
-        places = [[kind, end.peer, end.chunk] for kind, end in zip(kinds, ends, strict=True)]
-        assert [row[:3] for row in rows] == places
+        ends = runnable.program(rank, runnable.late).ends
+        assert [row[:3] for row in rows] == [[action_of(end), end.peer, end.chunk] for end in ends]
 
 
 def test_too_little_staging_says_how_much_is_enough():
@@ -88,31 +96,43 @@ def test_parts_of_the_memory_do_not_overlap():
     assert memory.bases.tolist() == [memory._buffer.data_ptr()]
     assert memory.flags.shape == (SETS, 10, 4)
     assert memory.stamps.shape == (KEPT, 1, 2)
+
     memory._buffer[: layout.flags_at] = 1
     for number, part in enumerate((memory.flags, memory.stamps, memory.stop), 2):
         assert not part.any()
         part.fill_(number)
+
     expected = [layout.flags_at, memory.flags.numel(), memory.stamps.numel(), 1]
     words = memory._buffer.numpy()
     assert (words == 1).sum() == expected[0]
     assert [(np.array(words) == number).sum() for number in (2, 3, 4)] == expected[1:]
+
     memory.raise_stop()
     assert memory.read(memory.stop).tolist() == [1]
 
 
-SAID = {rank: Capability("", "m", f"gpu{rank}", "v", ("gpu0", "gpu1", "gpu2")) for rank in range(3)}
+CAPABILITIES = {
+    rank: Capability(
+        problem="",
+        machine="m",
+        device=f"gpu{rank}",
+        versions="v",
+        reaches=("gpu0", "gpu1", "gpu2"),
+    )
+    for rank in range(3)
+}
 
 
 def test_what_all_ranks_say_decides():
-    assert decide(SAID) == ""
+    assert decide(CAPABILITIES) == ""
     for change, reason in [
         ({"problem": "no triton"}, "rank 1: no triton"),
         ({"machine": "other"}, "ranks 0 and 1 are on different machines"),
         ({"versions": "w"}, "rank 1 has w, rank 0 v"),
         ({"reaches": ("gpu0", "gpu1")}, "rank 1 (gpu1) can't raise flags on the device of rank 2"),
     ]:
-        said = SAID | {1: msgspec.structs.replace(SAID[1], **change)}
-        assert reason in decide(said)
+        changed = msgspec.structs.replace(CAPABILITIES[1], **change)
+        assert reason in decide(CAPABILITIES | {1: changed})
 
 
 def test_what_a_rank_says_of_itself(monkeypatch):
@@ -134,6 +154,7 @@ def test_what_a_rank_says_of_itself(monkeypatch):
 
 
 def replace_import(call):
+    """A module ``importlib`` with this in place of ``import_module``."""
     module = type(importlib)("importlib")
     module.import_module = call
     return module
@@ -147,13 +168,13 @@ def test_all_ranks_take_transfers_if_one_has_no_kernel(rank, size, store):
     from runtime.device.choice import make_executor
 
     schedule = load(ring(size))
-    place = store, rank, size
     if not dist.is_initialized():
         default = dist.PrefixStore("default", store)
         dist.init_process_group("gloo", store=default, rank=rank, world_size=size)
     with pytest.raises(KernelUnavailable, match="rank 1: a CPU"):
         KernelAllReduce(schedule, dist.PrefixStore("a", store), rank, size, device=device)
-    executor = make_executor(schedule, *place, device=device, timeout_s=60.0)
+
+    executor = make_executor(schedule, store, rank, size, device=device, timeout_s=60.0)
     assert "rank 1: a CPU runs kernels in triton's interpreter alone" in executor.engine.transfers
     tensor = torch.ones(7)
     executor.submit(tensor).wait(LIMIT)

@@ -24,13 +24,16 @@ def test_streams_are_ordered_by_events_alone(device):
     second = device.stream()
     gate = threading.Event()
     done = []
+
     first.launch(gate.wait)  # a kernel that takes long
     first.launch(lambda: done.append("first"))
     event = first.record()
+
     second.launch(lambda: done.append("second"))
     second.synchronize()  # not held up by the other stream, nor was the host
     assert done == ["second"]
     assert not event.query()
+
     second.wait(event)
     second.launch(lambda: done.append("third"))
     gate.set()
@@ -40,8 +43,11 @@ def test_streams_are_ordered_by_events_alone(device):
 
 
 def test_pools_give_their_streams_again():
+    """As torch's do, which have 32."""
     device = SimulatedDevice(pool=2)
-    first, second, third = (device.stream() for _ in range(3))
+    first = device.stream()
+    second = device.stream()
+    third = device.stream()
     assert first is third
     assert len({device.current(), first, second, device.aside(), device.aside()}) == 5
     device.close()
@@ -64,6 +70,7 @@ def test_the_first_error_breaks_the_device(device):
 def test_a_capture_runs_nothing_until_it_is_replayed(device):
     total = torch.zeros(1)
     side = device.stream()
+
     with device.capture() as graph:
         assert device.is_capturing()
         device.current().launch(lambda: total.add_(1))
@@ -72,6 +79,7 @@ def test_a_capture_runs_nothing_until_it_is_replayed(device):
             assert device.is_capturing()
         side.launch(lambda: total.mul_(10))
         device.current().wait(side.record())
+
     assert total == 0
     for expected in (10, 110):
         graph.replay()

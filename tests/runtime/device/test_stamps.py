@@ -26,15 +26,17 @@ def test_the_time_is_within_what_is_said_however_long_launches_take(offset_s, dr
 
     for before_s, takes_s, after_s in launches:
         began_s = now_s + before_s
-        seen_s = began_s + takes_s
-        clock.observe(now_s, device(began_s), seen_s)
+        ended_s = began_s + takes_s
+        clock.observe(now_s, device(began_s), ended_s)
+
         rounding_s = 1e-9 + 1e6 * DRIFT  # a clock that has run for long is far off, but steadily
-        assert clock.uncertainty_s <= (seen_s - now_s) / 2 + rounding_s
-        found_s = clock.host_s(device(began_s))
-        assert now_s - 1e-6 <= found_s <= seen_s + 1e-6
+        assert clock.uncertainty_s <= (ended_s - now_s) / 2 + rounding_s
+        estimated_s = clock.host_s(device(began_s))
+        assert now_s - 1e-6 <= estimated_s <= ended_s + 1e-6
         if drift == 0:
-            assert abs(found_s - began_s) <= clock.uncertainty_s + 1e-6
-        now_s = seen_s + after_s
+            assert abs(estimated_s - began_s) <= clock.uncertainty_s + 1e-6
+
+        now_s = ended_s + after_s
 
 
 def test_narrow_bounds_are_kept_and_widen():
@@ -58,8 +60,11 @@ def test_arrivals_are_taken_once_and_lie_within_their_operation():
     source = StampArrivals(clock)
     source.add(0, 5.0, 1_000_000_000, 5.5)
     source.add(1, 6.0, None, 6.5)  # its stamp is gone: no later than this
-    found = source.take()
-    assert [operation for operation, _ in found] == [0, 1]
-    assert 5.0 <= found[0][1] <= 5.5
-    assert found[1][1] == 6.5
+
+    (first, first_at_s), (second, second_at_s) = source.take()
+
+    assert first == 0
+    assert 5.0 <= first_at_s <= 5.5
+    assert second == 1
+    assert second_at_s == 6.5
     assert source.take() == []

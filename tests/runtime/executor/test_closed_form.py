@@ -21,9 +21,8 @@ from verify.errors import ScheduleRefused
 
 @pytest.mark.parametrize(("n", "k"), [(2, 1), (2, 4), (3, 1), (6, 3), (9, 16)])
 def test_the_whole_is_what_synth_ships(n, k):
-    made = whole(n, k)
     shipped = generate(n, chunks=k, owners="free")
-    assert msgspec.structs.replace(shipped, meta={}) == made
+    assert msgspec.structs.replace(shipped, meta={}) == whole(n, k)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -43,24 +42,28 @@ def test_all_that_is_chosen_is_compared_at_run_time():
 def _moved_to(part, index, transfer):
     """The part with another transfer in place of one of its completion."""
     *before, completion = part.phases
-    rounds = list(completion.rounds)
-    at, number = [(t, i) for t, moves in enumerate(rounds) for i in range(len(moves))][index]
-    moves = list(rounds[at])
-    moves[number] = transfer(moves[number])
-    rounds[at] = tuple(moves)
-    phases = (*before, Phase(completion.name, completion.absent, tuple(rounds)))
+    rounds = [list(transfers) for transfers in completion.rounds]
+    positions = []
+    for number, transfers in enumerate(rounds):
+        positions += [(number, position) for position in range(len(transfers))]
+
+    number, position = positions[index]
+    rounds[number][position] = transfer(rounds[number][position])
+
+    changed = tuple(tuple(transfers) for transfers in rounds)
+    phases = (*before, Phase(completion.name, completion.absent, changed))
     return msgspec.structs.replace(part, phases=phases)
 
 
 def _another_peer(transfer):
     stranger = min({0, 1, 2} - {transfer.src, transfer.dst})
-    ends = (3, stranger) if transfer.src == 3 else (stranger, 3)
-    return Transfer(*ends, transfer.chunk, transfer.op)
+    src, dst = (3, stranger) if transfer.src == 3 else (stranger, 3)
+    return Transfer(src, dst, transfer.chunk, transfer.op)
 
 
 def _another_op(transfer):
-    other = "copy" if transfer.op == "reduce" else "reduce"
-    return Transfer(transfer.src, transfer.dst, transfer.chunk, other)
+    op = "copy" if transfer.op == "reduce" else "reduce"
+    return Transfer(transfer.src, transfer.dst, transfer.chunk, op)
 
 
 FAULTS = {
@@ -96,10 +99,12 @@ def test_a_part_with_more_or_fewer_rounds_is_refused():
         changed = Phase(completion.name, completion.absent, rounds)
         with pytest.raises(ScheduleRefused):
             require_part(msgspec.structs.replace(part, phases=(waiting, changed)), 3, proved)
-    moved = Phase("reduce_scatter", waiting.absent, (*waiting.rounds, completion.rounds[0]))
-    rest = Phase("completion", (), completion.rounds[1:])
+
+    # the same rounds, one of them in the phase before
+    longer = Phase("reduce_scatter", waiting.absent, (*waiting.rounds, completion.rounds[0]))
+    shorter = Phase("completion", (), completion.rounds[1:])
     with pytest.raises(ScheduleRefused):
-        require_part(msgspec.structs.replace(part, phases=(moved, rest)), 3, proved)
+        require_part(msgspec.structs.replace(part, phases=(longer, shorter)), 3, proved)
 
 
 def test_a_whole_that_is_wrong_is_refused(monkeypatch):

@@ -19,17 +19,17 @@ from verify.core.schedule import Phase
 from verify.errors import ArgumentError, ScheduleRefused, TensorError
 
 SIZES = (0, 1, 7, 1000, 40_000)
-CASES = 85
+CASES = 85  # of the conformance suite, with these sizes
 
 
 def _conformance(rank, size, store, cases):
     """All cases pass by each (schedule, late ranks, who sleeps in which order)."""
     for number, (schedule, late, order) in enumerate(cases):
-        place = PrefixStore(f"{number}", store)
-        executor = Executor(load(schedule), place, rank, size, late=late, timeout_s=30)
+        own_store = PrefixStore(f"{number}", store)
+        executor = Executor(load(schedule), own_store, rank, size, late=late, timeout_s=30)
         count = conformance.run(
             lambda tensor, average, run=executor: run.submit(tensor, average=average).wait(),
-            PrefixStore("cases", place),
+            PrefixStore("cases", own_store),
             rank,
             size,
             sizes=SIZES,
@@ -40,6 +40,7 @@ def _conformance(rank, size, store, cases):
 
 
 def _all_pass(cases):
+    """On as many ranks as the first schedule is for."""
     values(spawn(_conformance, cases[0][0].ranks, cases))
 
 
@@ -70,10 +71,11 @@ AT_LENGTH = [(4, {3: 1}), (6, {5: 2}), (8, {7: 3}), (8, {6: 3, 7: 9})]
 )
 def test_conformance_with_the_right_ranks_late_and_with_the_wrong_ones(n, rounds):
     schedule = schedules.arrivals(n, rounds)
-    places = turns(load(schedule))
+    late_ranks = turns(load(schedule))
     own = load(schedule).late
-    assert len(places) == n
-    right = [(schedule, late, late) for late in places[:: n // 2]]
+    assert len(late_ranks) == n
+
+    right = [(schedule, late, late) for late in late_ranks[:: n // 2]]
     wrong = [(schedule, None, own[::-1]), (schedule, own, (0,)), (schedule, own, ())]
     _all_pass(right + wrong)
 
@@ -81,20 +83,27 @@ def test_conformance_with_the_right_ranks_late_and_with_the_wrong_ones(n, rounds
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @on_ranks(4)
 def test_operations_in_flight_have_schedules_and_late_ranks_of_their_own(rank, size, store, seed):
-    made = [schedules.straggler(size), schedules.ring(size), schedules.straggler(size, m=3)]
-    executor = Executor([load(s) for s in made], store, rank, size, late=1, timeout_s=30)
-    dice = random.Random(f"{seed}{rank}")
-    shared = random.Random(seed)
+    verified = [
+        load(schedules.straggler(size)),
+        load(schedules.ring(size)),
+        load(schedules.straggler(size, m=3)),
+    ]
+    executor = Executor(verified, store, rank, size, late=1, timeout_s=30)
+    own_dice = random.Random(f"{seed}{rank}")
+    shared_dice = random.Random(seed)
+
     operations = []
     for step in range(20):
-        time.sleep(dice.random() * 0.02)
-        executor.late = shared.randrange(size)
-        schedule = shared.randrange(3)
-        late = None if schedule == 1 else shared.choice([None, 0, size - 1])
-        data = torch.full((shared.choice([0, 1, 50, 3000]),), float(rank * step))
-        operations.append(executor.submit(data, schedule=schedule, late=late))
+        time.sleep(own_dice.random() * 0.02)
+        executor.late = shared_dice.randrange(size)
+        schedule = shared_dice.randrange(3)
+        late = None if schedule == 1 else shared_dice.choice([None, 0, size - 1])
+        numel = shared_dice.choice([0, 1, 50, 3000])
+        tensor = torch.full((numel,), float(rank * step))
+        operations.append(executor.submit(tensor, schedule=schedule, late=late))
     for step, operation in reversed(list(enumerate(operations))):
         assert operation.wait().eq(6.0 * step).all()
+
     for schedule, late, name in [(3, None, "schedule"), (-1, None, "schedule"), (1, 0, "late")]:
         with pytest.raises(ArgumentError, match=name):
             executor.submit(torch.ones(2), schedule=schedule, late=late)
@@ -111,7 +120,7 @@ def test_ranks_with_different_schedules_refuse_to_start(rank, size, store):
 @on_ranks(2)
 def test_bad_tensors_are_refused_and_leave_the_executor_usable(rank, size, store):
     executor = Executor(load(schedules.straggler(size)), store, rank, size, timeout_s=10)
-    for said, tensor, average in [
+    for message, tensor, average in [
         ("contiguous", torch.zeros(8, 8).t(), False),
         ("dense", torch.eye(3).to_sparse(), False),
         ("torch.bool", torch.zeros(3, dtype=torch.bool), False),
@@ -119,8 +128,9 @@ def test_bad_tensors_are_refused_and_leave_the_executor_usable(rank, size, store
         ("meta", torch.zeros(3, device="meta"), False),
         ("integer", torch.zeros(3, dtype=torch.int32), True),
     ]:
-        with pytest.raises(TensorError, match=said):
+        with pytest.raises(TensorError, match=message):
             executor.submit(tensor, average=average)
+
     for late in (-1, size):
         with pytest.raises(ArgumentError, match="late"):
             executor.late = late

@@ -28,7 +28,10 @@ from verify.core.verdict import Verdict
 from verify.errors import ArgumentError, RankFailure, ScheduleRefused
 
 TIMEOUT_S = 15.0
-"""Until a silent rank is named; that all are done before the test's deadline is the check."""
+"""Until a silent rank is named; that all are done before the test's deadline is the check.
+
+With 6 s a busy machine did not always start a group in time.
+"""
 
 
 @pytest.fixture
@@ -42,16 +45,22 @@ class _Doors(Observer):
 
     def __init__(self, store, schedule, operations):
         self.store = store
-        self.left = {phase.name: operations for phase in schedule.phases}
-        self.last = {
-            phase.name: max(t for t, r in enumerate(phase.rounds) for x in r if 0 in (x.src, x.dst))
-            for phase in schedule.phases
-        }
+        self.operations_left = {phase.name: operations for phase in schedule.phases}
+        self.last_round = {phase.name: _last_round_of_rank_0(phase) for phase in schedule.phases}
 
     def step_ends(self, operation, phase, round):
-        self.left[phase] -= self.last[phase] == round
-        if not self.left[phase]:
+        if round == self.last_round[phase]:
+            self.operations_left[phase] -= 1
+        if not self.operations_left[phase]:
             self.store.set(f"{phase} is over", "1")
+
+
+def _last_round_of_rank_0(phase):
+    last = None
+    for number, transfers in enumerate(phase.rounds):
+        if any(0 in (transfer.src, transfer.dst) for transfer in transfers):
+            last = number
+    return last
 
 
 @pytest.mark.parametrize("schedule", [(6, {4: 4, 5: 12}), straggler(4)], indirect=True)
@@ -60,9 +69,11 @@ def test_nobody_waits_for_a_late_rank_before_it_is_needed(rank, size, store, sch
     """Each late rank comes only after the phase without it is over, in all operations."""
     doors = _Doors(store, schedule, 3) if rank == 0 else None
     executor = Executor(load(schedule), store, rank, size, timeout_s=30, observer=doors)
+
     if rank in schedule.late:
-        *_, without = (phase.name for phase in schedule.phases if rank in phase.absent)
-        store.wait([f"{without} is over"])
+        phases_without = [phase.name for phase in schedule.phases if rank in phase.absent]
+        store.wait([f"{phases_without[-1]} is over"])
+
     operations = [executor.submit(torch.full((500,), float(rank))) for _ in range(3)]
     total = size * (size - 1) / 2
     assert [operation.wait()[0].item() for operation in operations] == [total] * 3
@@ -74,28 +85,43 @@ def test_late_ranks_take_each_others_places_in_order_of_arrival(order, q):
     rounds = dict(zip((3, 4, 5)[:q], (4, 1, 9), strict=False))
     verified = load(arrivals(6, rounds))
     assert verified.late == tuple(sorted(rounds, key=rounds.get))
+
     late = tuple(order[:q])
     renamed = verified.for_late(late)
+
     assert check(renamed).verdict is Verdict.PROVED
     assert load(renamed).late == late
-    assert [phase.absent for phase in renamed.phases] == [
-        tuple(sorted(late[verified.late.index(r)] for r in phase.absent))
-        for phase in verified.schedule.phases
-    ]
+    for phase, renamed_phase in zip(verified.schedule.phases, renamed.phases, strict=True):
+        absent = [late[verified.late.index(rank)] for rank in phase.absent]
+        assert renamed_phase.absent == tuple(sorted(absent))
+
+    # between ranks that are late in neither, all is as it was
     untouched = set(range(6)) - set(late) - set(verified.late)
-    now, before = (
-        {(t.src, t.dst) for p in each.phases for r in p.rounds for t in r}
-        for each in (renamed, verified.schedule)
-    )
-    assert not any(untouched.issuperset(pair) for pair in now ^ before)
+    for pair in _links(renamed) ^ _links(verified.schedule):
+        assert not untouched.issuperset(pair)
+
+
+def _links(schedule):
+    """The pairs of ranks, source and destination, between which the schedule moves something."""
+    links = set()
+    for _, _, transfers in schedule.located_rounds():
+        links.update((transfer.src, transfer.dst) for transfer in transfers)
+    return links
 
 
 def test_late_ranks_that_do_not_fit_the_schedule_are_refused():
-    two = load(arrivals(4, {2: 1, 3: 3}))
-    wrong = [(late, "is for 2 late rank") for late in (1, (0, 1, 2), ())]
-    for late, message in [*wrong, ((1, 1), "each once"), ((1, 4), "0..3"), (-1, "0..3")]:
+    two_late = load(arrivals(4, {2: 1, 3: 3}))
+    for late, message in [
+        (1, "is for 2 late rank"),
+        ((0, 1, 2), "is for 2 late rank"),
+        ((), "is for 2 late rank"),
+        ((1, 1), "each once"),
+        ((1, 4), "0..3"),
+        (-1, "0..3"),
+    ]:
         with pytest.raises(ArgumentError, match=message):
-            two.for_late(late)
+            two_late.for_late(late)
+
     exchange = (Transfer(0, 1, 0, "reduce"), Transfer(1, 0, 0, "reduce"))
     on_time = load(Schedule(ranks=2, chunks=1, phases=(Phase("all", (), (exchange,)),)))
     assert on_time.for_late(()) == on_time.for_late(None) == on_time.schedule
@@ -109,7 +135,9 @@ def test_ranks_that_disagree_on_who_is_late_refuse_to_start(rank, size, store, s
     late = (1, 2) if rank else (2, 1)
     with pytest.raises(ScheduleRefused, match="to be late") as refused:
         Executor(load(schedule), store, rank, size, late=late, timeout_s=10)
-    assert rank or all(order in str(refused.value) for order in ("(2, 1)", "(1, 2)"))
+    if rank == 0:
+        assert "(2, 1)" in str(refused.value)
+        assert "(1, 2)" in str(refused.value)
 
 
 class _Slow(Observer):
@@ -121,28 +149,34 @@ class _Slow(Observer):
 @on_ranks(4, timeout_s=80)
 def test_a_wait_for_a_late_rank_is_not_held_against_those_between(rank, size, store, schedule):
     """The late rank needs longer, all in all, than a wait may last; but it is never silent."""
-    slow = _Slow() if rank in schedule.late else None
-    executor = Executor(load(schedule), store, rank, size, timeout_s=6.0, observer=slow)
-    if slow:
+    is_late = rank in schedule.late
+    observer = _Slow() if is_late else None
+    executor = Executor(load(schedule), store, rank, size, timeout_s=6.0, observer=observer)
+    if is_late:
         time.sleep(2.4)
-    began = time.monotonic()
+
+    began_s = time.monotonic()
     assert executor.submit(torch.ones(10)).wait()[0].item() == 4.0
     executor.close()
-    assert slow or time.monotonic() - began > 6.0
+
+    if not is_late:
+        assert time.monotonic() - began_s > 6.0
 
 
 def test_new_names_whose_programs_are_not_proved_are_refused(monkeypatch):
     """As if only the last rank knew the new names."""
     verified = load(arrivals(6, {5: 2}))
-    file = programs(verified.schedule)
+    with_names_of_file = programs(verified.schedule)
 
     def mixed(schedule):
-        own = programs(schedule)
-        parts = (file, file.rank < 5), (own, own.rank == 5)
-        columns = {
-            name: np.concatenate([getattr(of, name)[where] for of, where in parts])
-            for name in Programs.__struct_fields__
-        }
+        with_new_names = programs(schedule)
+        of_first_ranks = with_names_of_file.rank < 5
+        of_last_rank = with_new_names.rank == 5
+        columns = {}
+        for name in Programs.__struct_fields__:
+            first = getattr(with_names_of_file, name)[of_first_ranks]
+            last = getattr(with_new_names, name)[of_last_rank]
+            columns[name] = np.concatenate([first, last])
         columns["step"] += len(columns["rank"]) * columns["rank"]  # still growing
         return Programs(**columns)
 
@@ -172,20 +206,24 @@ def test_the_programs_that_are_proved_for_new_names_are_those_that_run(monkeypat
 
 
 class Fault(Observer):
-    """Does something drastic at (operation, phase, round)."""
+    """Does something drastic at a step: (operation, phase, round).
 
-    def __init__(self, what, *place):
-        self.what = what
-        self.place = place
+    ``kind`` is a signal, which the rank sends itself, or "stick" or "raise".
+    """
+
+    def __init__(self, kind, step):
+        self.kind = kind
+        self.step = step
 
     def step_begins(self, operation, phase, round):
-        if (operation, phase, round) == self.place:
-            if self.what == "stick":
-                time.sleep(600)  # killed before
-            elif self.what == "raise":
-                raise RuntimeError("injected")
-            else:
-                os.kill(os.getpid(), self.what)
+        if (operation, phase, round) != self.step:
+            return
+        if self.kind == "stick":
+            time.sleep(600)  # killed before
+        elif self.kind == "raise":
+            raise RuntimeError("injected")
+        else:
+            os.kill(os.getpid(), self.kind)
 
 
 ONE_LATE = straggler(4)
@@ -209,23 +247,24 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("schedule", "culprit", "what", "place", "victim"),
+    ("schedule", "culprit", "kind", "step", "victim"),
+    # a rank that raises lives on: it is not a victim, which nobody waits for
     [(*case, None if "raise" in case else case[1]) for case in CASES],
 )
 @on_ranks(4, timeout_s=40)
 def test_a_lost_rank_is_named_by_all_others_and_a_new_group_works(
-    rank, size, store, schedule, culprit, what, place, victim
+    rank, size, store, schedule, culprit, kind, step, victim
 ):
-    """Without a ``place`` it dies before it arrives at operation 1."""
-    fault = Fault(what, *place) if rank == culprit and place else None
+    """Without a ``step`` it dies before it arrives at operation 1."""
+    fault = Fault(kind, step) if rank == culprit and step else None
     executor = Executor(load(schedule), store, rank, size, timeout_s=TIMEOUT_S, observer=fault)
     late_s = {2: 0.2, 3: 0.6}.get(rank, 0.0) if len(schedule.late) == 2 else 0.0
 
     def run():
         for number in range(5):
             time.sleep(late_s)
-            if rank == culprit and number == 1 and not place:
-                os.kill(os.getpid(), what)
+            if rank == culprit and number == 1 and not step:
+                os.kill(os.getpid(), kind)
             executor.submit(torch.ones(50_000)).wait()
 
     with pytest.raises(RankFailure) as failed:
@@ -234,12 +273,23 @@ def test_a_lost_rank_is_named_by_all_others_and_a_new_group_works(
     with pytest.raises(RankFailure):
         executor.submit(torch.ones(3))
     executor.close()
-    if rank != culprit:  # the survivors start again among themselves, under a new prefix
-        others = [r for r in range(size) if r != culprit]
-        again = dist.PrefixStore("again", store), others.index(rank), size - 1
-        executor = Executor(load(straggler(size - 1)), *again, timeout_s=30)
-        assert executor.submit(torch.full((9,), float(rank))).wait()[0].item() == sum(others)
-        executor.close()
+
+    if rank != culprit:
+        _start_again(rank, size, store, without=culprit)
+
+
+def _start_again(rank, size, store, without):
+    """The survivors make a group of their own, under a new prefix, and all-reduce."""
+    survivors = [survivor for survivor in range(size) if survivor != without]
+    executor = Executor(
+        load(straggler(size - 1)),
+        dist.PrefixStore("again", store),
+        survivors.index(rank),
+        size - 1,
+        timeout_s=30,
+    )
+    assert executor.submit(torch.full((9,), float(rank))).wait()[0].item() == sum(survivors)
+    executor.close()
 
 
 @on_ranks(4, timeout_s=40, victims={1})
@@ -247,10 +297,12 @@ def test_a_rank_that_has_finished_is_not_named_beside_one_that_dies(rank, size, 
     executor = Executor(load(ONE_LATE), store, rank, size, timeout_s=TIMEOUT_S)
     executor.submit(torch.ones(10)).wait()
     together(store, rank, size, "first is done")
+
     if rank == 0:
         executor.close()
         store.set("rank 0 has closed", "")
         return
+
     store.wait(["rank 0 has closed"])
     if rank == 1:
         os.kill(os.getpid(), KILL)
@@ -264,7 +316,7 @@ def test_a_rank_that_has_finished_is_not_named_beside_one_that_dies(rank, size, 
 def test_a_late_rank_that_never_comes_is_named_and_learns_it_when_it_does(rank, size, store):
     executor = Executor(load(ONE_LATE), store, rank, size, timeout_s=TIMEOUT_S)
     if rank == 3:
-        store.wait([f"{other} has given up" for other in range(3)])
+        store.wait([f"{peer} has given up" for peer in range(3)])
     reason = "has not entered operation 0" if rank < 3 else ""
     with pytest.raises(RankFailure, match=reason) as caught:
         executor.submit(torch.ones(10)).wait()

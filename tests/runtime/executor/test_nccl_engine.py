@@ -10,6 +10,7 @@ import random
 import signal
 import threading
 import time
+from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
@@ -37,12 +38,13 @@ LIMIT = timedelta(seconds=60)
 def _two_late():
     """Ranks 2 and 3 come one after the other; rank 0 sums chunk 0, rank 1 chunk 1."""
 
+    def transfer(text):
+        """From source, destination, chunk, r(educe) or c(opy)."""
+        src, dst, chunk, op = text
+        return Transfer(int(src), int(dst), int(chunk), {"r": "reduce", "c": "copy"}[op])
+
     def rounds(*texts):
-        """Each transfer as source, destination, chunk, r(educe) or c(opy)."""
-        op = {"r": "reduce", "c": "copy"}
-        return tuple(
-            tuple(Transfer(*map(int, t[:3]), op[t[3]]) for t in text.split()) for text in texts
-        )
+        return tuple(tuple(map(transfer, text.split())) for text in texts)
 
     phases = (
         Phase("helpers", (2, 3), rounds("100r 011r")),
@@ -63,12 +65,26 @@ KINDS = {
 def _executor(rank, size, store, *kinds, backend="gloo", timeout_s=60.0, **options):
     """With a device of its own, under a default group of all ranks."""
     if not dist.is_initialized():
-        place = {"store": PrefixStore("default", store), "rank": rank, "world_size": size}
-        dist.init_process_group(backend, timeout=LIMIT, **place)
-    device = SimulatedDevice()
-    loaded = [load(each) for each in kinds]
-    store = PrefixStore("executor", store)
-    return Executor(loaded, store, rank, size, device=device, timeout_s=timeout_s, **options)
+        _init_process_group(backend, rank, size, store)
+    return Executor(
+        [load(schedule) for schedule in kinds],
+        PrefixStore("executor", store),
+        rank,
+        size,
+        device=SimulatedDevice(),
+        timeout_s=timeout_s,
+        **options,
+    )
+
+
+def _init_process_group(backend, rank, size, store):
+    dist.init_process_group(
+        backend,
+        store=PrefixStore("default", store),
+        rank=rank,
+        world_size=size,
+        timeout=LIMIT,
+    )
 
 
 def _model(schedule, tensors, average=False):
@@ -76,11 +92,40 @@ def _model(schedule, tensors, average=False):
     n = schedule.ranks
     k = schedule.chunks
     numel = tensors[0].numel()
-    bounds = [numel * c // k for c in range(k + 1)]
-    parts = [t / n if average else t for t in tensors]
-    state = {(r, c): parts[r][bounds[c] : bounds[c + 1]] for r in range(n) for c in range(k)}
-    state = schedules.by_rounds(schedule, state, torch.add)
-    return torch.cat([state[0, c] for c in range(k)])
+    bounds = [numel * chunk // k for chunk in range(k + 1)]
+    start = {}
+    for rank, tensor in enumerate(tensors):
+        contribution = tensor / n if average else tensor
+        for chunk in range(k):
+            start[rank, chunk] = contribution[bounds[chunk] : bounds[chunk + 1]]
+
+    sums = schedules.by_rounds(schedule, start, torch.add)
+
+    return torch.cat([sums[0, chunk] for chunk in range(k)])
+
+
+@dataclass(frozen=True)
+class _Case:
+    """An all-reduce by one of the executor's schedules."""
+
+    schedule: int
+    late: tuple[int, ...] | None
+    numel: int
+    dtype: torch.dtype
+    average: bool
+
+    def tensors(self, size, seed):
+        """What each rank contributes; every rank knows all of it, and so what the sum must be."""
+        data = torch.Generator().manual_seed(seed)
+        return [torch.randn(self.numel, generator=data).to(self.dtype) for _ in range(size)]
+
+
+def _cases(size):
+    for index, schedule in enumerate(KINDS.values()):
+        for turn in range(size if schedule.late else 1):
+            late = tuple((turn + i) % size for i in range(len(schedule.late)))
+            yield _Case(index, late or None, 7, torch.bfloat16, average=False)
+            yield _Case(index, late or None, 1001, torch.float32, average=True)
 
 
 @on_ranks(4)
@@ -88,32 +133,30 @@ def test_every_schedule_gives_the_models_bits_whoever_is_late(rank, size, store)
     """Up to a dozen operations in flight, with kernels before them that take their time."""
     executor = _executor(rank, size, store, *KINDS.values())
     dice = random.Random(rank)
+    cases = list(_cases(size))
+    contributions = [case.tensors(size, seed) for seed, case in enumerate(cases)]
+
+    def submit(case, own):
+        tensor = torch.empty_like(own)
+        delay_s = 0.004 * dice.random()
+        stream = executor.streams.current()
+        stream.launch(lambda: time.sleep(delay_s))
+        stream.launch(lambda: tensor.copy_(own))
+        return executor.submit(tensor, schedule=case.schedule, late=case.late, average=case.average)
+
     works = []
-    operations = []
-    for index, schedule in enumerate(KINDS.values()):
-        verified = executor.schedules[index]
-        for turn in range(size if schedule.late else 1):
-            late = tuple((turn + i) % size for i in range(len(verified.late)))
-            for numel, dtype, average in ((7, torch.bfloat16, False), (1001, torch.float32, True)):
-                data = torch.Generator().manual_seed(len(operations))
-                tensors = [torch.randn(numel, generator=data).to(dtype) for _ in range(size)]
-                operations.append((verified.for_late(late or None), tensors, average))
-                tensor = torch.empty(numel, dtype=dtype)
-                delay_s = 0.004 * dice.random()
-                here = executor.streams.current()
-                here.launch(lambda s=delay_s: time.sleep(s))
-                here.launch(lambda a=tensor, b=tensors[rank]: a.copy_(b))
-                options = {"schedule": index, "late": late or None, "average": average}
-                works.append(executor.submit(tensor, **options))
-    for work, operation in zip(works, operations, strict=True):
-        expected = _model(*operation)
-        assert torch.equal(work.wait(LIMIT), expected), operation[0]
+    for case, tensors in zip(cases, contributions, strict=True):
+        works.append(submit(case, tensors[rank]))
+    for case, tensors, work in zip(cases, contributions, works, strict=True):
+        schedule = executor.schedules[case.schedule].for_late(case.late)
+        expected = _model(schedule, tensors, case.average)
+        assert torch.equal(work.wait(LIMIT), expected), case
 
     def all_reduce(tensor, average):
         return executor.submit(tensor, average=average).wait(LIMIT)
 
-    place = PrefixStore("cases", store), rank, size
-    assert conformance.run(all_reduce, *place, sizes=(0, 1, 7)) == 51
+    cases_store = PrefixStore("cases", store)
+    assert conformance.run(all_reduce, cases_store, rank, size, sizes=(0, 1, 7)) == 51
     executor.close()
 
 
@@ -121,8 +164,7 @@ def test_every_schedule_gives_the_models_bits_whoever_is_late(rank, size, store)
 def test_some_ranks_of_the_backend_have_an_engine_and_graphs_of_their_own(rank, size, store):
     """Under the default group ``latecomer``; a graph is captured, replayed, and refused."""
     runtime.configure(schedules.ring(3))
-    place = {"store": PrefixStore("default", store), "rank": rank, "world_size": size}
-    dist.init_process_group("latecomer", timeout=LIMIT, **place)
+    _init_process_group("latecomer", rank, size, store)
     if rank == 0:
         return
     swapping = schedules.swapping()
@@ -135,12 +177,14 @@ def test_some_ranks_of_the_backend_have_an_engine_and_graphs_of_their_own(rank, 
             executor.submit(tensor)
 
     refused("has not run before")
+
     gate = threading.Event()
     device.current().launch(gate.wait)
     work = executor.submit(tensor)
     refused("in flight")
     gate.set()
     work.wait(LIMIT)
+
     with device.capture() as graph:
         captured = executor.submit(tensor)
         assert captured.future().wait() is tensor
@@ -156,7 +200,7 @@ def test_some_ranks_of_the_backend_have_an_engine_and_graphs_of_their_own(rank, 
     executor.close()
 
 
-class _Told(Observer):
+class _TellsTheStore(Observer):
     """Says in the store which steps have ended."""
 
     def __init__(self, store, rank):
@@ -171,27 +215,33 @@ class _Told(Observer):
 def test_helpers_go_on_with_the_next_operation_while_the_late_rank_is_missing(rank, size, store):
     """Rank 3's device comes only when the helpers have reduced both operations; no host waits."""
     schedule = KINDS["straggler"]
-    executor = _executor(rank, size, store, schedule, observer=_Told(store, rank))
-    last = len(schedule.phases[0].rounds) - 1
-    told = [f"{r} {o} reduce_scatter {last}" for r in range(3) for o in range(2)]
+    executor = _executor(rank, size, store, schedule, observer=_TellsTheStore(store, rank))
+    last_round = len(schedule.phases[0].rounds) - 1
+    keys = [
+        f"{helper} {operation} reduce_scatter {last_round}"
+        for helper in range(3)
+        for operation in range(2)
+    ]
     if rank == 3:
-        executor.streams.current().launch(lambda: store.wait(told))
+        executor.streams.current().launch(lambda: store.wait(keys))
+
     works = [executor.submit(torch.full((50,), float(rank))) for _ in range(2)]
     assert [work.wait(LIMIT)[7].item() for work in works] == [6.0, 6.0]
     executor.close()
 
 
-def _lost(rank, size, store, victim, how):
-    """Whom a survivor names when the victim dies, or its device does not come."""
+def _lost(rank, size, store, victim, fault):
+    """Whom a survivor names when the victim dies, or its device hangs or breaks."""
     executor = _executor(rank, size, store, KINDS["straggler"], timeout_s=4.0)
     executor.submit(torch.ones(50)).wait(LIMIT)
     together(store, rank, size, "begun")
-    if rank == victim and how == "dies":
+    if rank == victim and fault == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
-    if rank == victim and how == "hangs":
+    if rank == victim and fault == "hangs":
         executor.streams.current().launch(threading.Event().wait)
-    if rank == victim and how == "breaks":
+    if rank == victim and fault == "breaks":
         executor.streams.current().launch(lambda: 1 / 0)
+
     with pytest.raises(RankFailure) as failed:
         executor.submit(torch.ones(50)).wait(LIMIT)
     with pytest.raises(RankFailure):
@@ -200,10 +250,10 @@ def _lost(rank, size, store, victim, how):
     return failed.value.ranks
 
 
-@pytest.mark.parametrize("how", ["dies", "hangs", "breaks"])
-def test_a_rank_or_a_device_that_is_lost_is_named_by_all(how):
-    victims = [1] if how == "dies" else []
-    outcomes = spawn(_lost, 4, 1, how, timeout_s=60, victims=victims)
+@pytest.mark.parametrize("fault", ["dies", "hangs", "breaks"])
+def test_a_rank_or_a_device_that_is_lost_is_named_by_all(fault):
+    victims = [1] if fault == "dies" else []
+    outcomes = spawn(_lost, 4, 1, fault, timeout_s=60, victims=victims)
     if victims:
         del outcomes[1]
     assert values(outcomes) == [(1,)] * len(outcomes)

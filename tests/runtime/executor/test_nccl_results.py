@@ -24,7 +24,7 @@ def device():
 
 
 def operation(device, tensor, gate):
-    """A sum that is made on a stream of its own when the gate opens; and its results."""
+    """A sum, of 3 everywhere, made on a stream of its own once the gate opens; its results."""
     results = Results(device)
     stream = device.stream()
     work = AllReduceWork(0, tensor, False)
@@ -38,20 +38,22 @@ def operation(device, tensor, gate):
 def test_a_wait_holds_up_the_stream_and_not_the_host(device):
     gate = threading.Event()
     tensor = torch.zeros(4)
-    seen = torch.zeros(4)
+    copied_after_wait = torch.zeros(4)
     work, _ = operation(device, tensor, gate)
+
     assert work.wait() is tensor  # at once: the gate is closed
     assert PendingWork(work).wait()
     PendingWork(work).block_current_stream()
-    device.current().launch(lambda: seen.copy_(tensor))
+    device.current().launch(lambda: copied_after_wait.copy_(tensor))
     assert not work.is_done
     with pytest.raises(TimeoutError):
         work.wait(timedelta(milliseconds=20))
     with pytest.raises(TimeoutError):
         PendingWork(work).wait(timedelta(milliseconds=20))
+
     gate.set()
     device.current().synchronize()
-    assert seen.tolist() == [3.0] * 4
+    assert copied_after_wait.tolist() == [3.0] * 4
     work.settle()
     assert work.wait(LIMIT) is tensor
 
@@ -60,12 +62,14 @@ def test_a_future_is_behind_the_sum(device):
     gate = threading.Event()
     tensor = torch.zeros(4)
     work, _ = operation(device, tensor, gate)
-    future, several = work.future(), work.future(as_list=True)
+    future = work.future()
+    future_of_list = work.future(as_list=True)
     assert not future.done()
+
     gate.set()
     assert future.wait() is tensor
     assert tensor.tolist() == [3.0] * 4
-    assert several.wait() == [tensor]
+    assert future_of_list.wait() == [tensor]
     work.settle()  # that all futures are complete is no harm
     assert work.future().wait() is tensor
 
@@ -88,11 +92,13 @@ def test_what_was_cut_short_is_marked_and_sums_keep_their_bits(device, dtype):
     gate = threading.Event()
     tensor = torch.zeros(4, dtype=dtype)
     work, results = operation(device, tensor, gate)
+
     for value in (-0.0, 1 / 3, float("inf"), torch.finfo(dtype).smallest_normal / 2):
         sound = torch.full((2,), value, dtype=dtype)
         before = sound.clone().view(torch.uint8)
         results.seal(sound)
         assert torch.equal(sound.view(torch.uint8), before)
+
     results.seal(torch.zeros(0, dtype=dtype))
     results.spoil()
     gate.set()
@@ -105,16 +111,18 @@ def test_a_mark_is_set_where_all_streams_of_the_pool_are_held_up():
     """Torch's pools give streams again: the mark may not stand behind a kernel that waits."""
     device = SimulatedDevice(pool=1)
     gate = threading.Event()
-    sum_of = torch.zeros(4)
-    work, results = operation(device, sum_of, gate)  # on the one stream that there is
+    tensor = torch.zeros(4)
+    work, results = operation(device, tensor, gate)  # on the one stream that there is
+
     spoiling = threading.Thread(target=results.spoil, daemon=True)
     spoiling.start()
     spoiling.join(60)
     assert not spoiling.is_alive()
+
     gate.set()
     work.wait()
     device.current().synchronize()
-    assert sum_of.isnan().tolist() == [True, False, False, False]
+    assert tensor.isnan().tolist() == [True, False, False, False]
     device.close()
 
 
@@ -137,11 +145,16 @@ def test_integers_hold_up_the_host(device):
 def test_averages_are_rounded_once(ranks, dtype):
     """As the engine divides: by a tensor. A product with the reciprocal differs for some."""
     bits = torch.arange(-(2**15), 2**15, dtype=torch.int32)
-    every = bits.to(torch.int16).view(dtype) if dtype.itemsize == 2 else bits.float() / 7
-    every = every[every.isfinite()]
-    once = (every.double() / ranks).float().to(dtype)  # float has twice the digits, and two more
+    numbers = bits.float() / 7
+    if dtype.itemsize == 2:
+        numbers = bits.to(torch.int16).view(dtype)  # all that there are
+    numbers = numbers[numbers.isfinite()]
+
+    rounded_once = (numbers.double() / ranks).to(dtype)
+    if dtype.itemsize == 2:  # float has twice the digits, and two more
+        rounded_once = (numbers.double() / ranks).float().to(dtype)
+
+    assert torch.equal(numbers.clone().div_(torch.full((1,), float(ranks))), rounded_once)
     if dtype is torch.float32:
-        once = (every.double() / ranks).to(dtype)
-    assert torch.equal(every.clone().div_(torch.full((1,), float(ranks))), once)
-    reciprocal = (every.float() * (torch.ones(1) / ranks)).to(dtype)
-    assert dtype is not torch.float32 or not torch.equal(reciprocal, once)
+        by_reciprocal = numbers * (torch.ones(1) / ranks)
+        assert not torch.equal(by_reciprocal, rounded_once)

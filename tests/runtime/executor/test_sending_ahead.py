@@ -28,7 +28,7 @@ from tests.runtime import schedules
 
 SMALL = Sizes(frame=48, wake=16, due=64, nearly=64, ahead=32, held=0, whole=False)
 SMALL_WHOLE = Sizes(frame=64, wake=32, due=64, nearly=64, ahead=32, held=0, whole=True)
-MOST_ROUNDS = 20_000
+MOST_ROUNDS = 20_000  # of steps, after which the test gives up
 SCHEDULES = [
     schedules.ring(3),
     schedules.direct(4),
@@ -58,14 +58,15 @@ class Rank:
         self.sizes = sizes
         self.program = rank_program(schedule, rank)
         self.frames = {peer: deque() for peer in range(schedule.ranks)}  # from that rank
-        self.told = {peer: deque() for peer in range(schedule.ranks)}  # credits, from that rank
-        self.states = [self._state(schedule, number, n) for number, n in enumerate(numels)]
+        self.grants = {peer: deque() for peer in range(schedule.ranks)}  # credit, from that rank
+        self.states = [self._state(schedule, number, numel) for number, numel in enumerate(numels)]
 
     def _state(self, schedule, number, numel):
         values = torch.arange(numel, dtype=torch.int32) * (self.rank + 1) + number
         work = AllReduceWork(number, values, False)
         work.program = self.program
-        work.bounds = tuple(numel * c // schedule.chunks for c in range(schedule.chunks + 1))
+        k = schedule.chunks
+        work.bounds = tuple(numel * chunk // k for chunk in range(k + 1))
         return TransferState(work, [], Observer(), self.sizes)
 
 
@@ -77,7 +78,7 @@ class ToSender:
         self.sender = sender
 
     def give_credit(self, state, index, upto):
-        self.sender.told[self.receiver.rank].append((state.number, index, upto))
+        self.sender.grants[self.receiver.rank].append((state.number, index, upto))
 
 
 class Network:
@@ -85,11 +86,11 @@ class Network:
 
     def __init__(self, schedule, numels, sizes, dice):
         self.dice = dice
-        self.ranks = [Rank(schedule, r, numels, sizes) for r in range(schedule.ranks)]
+        self.ranks = [Rank(schedule, number, numels, sizes) for number in range(schedule.ranks)]
         self.credits = []
         for rank in self.ranks:
-            others = {other.rank: ToSender(rank, other) for other in self.ranks if other != rank}
-            credit = ReceiveCredits(len(schedule.phases), others, (), sizes)
+            peers = {peer.rank: ToSender(rank, peer) for peer in self.ranks if peer != rank}
+            credit = ReceiveCredits(len(schedule.phases), peers, (), sizes)
             for state in rank.states:
                 credit.enter(state)
             self.credits.append(credit)
@@ -102,16 +103,19 @@ class Network:
             steps = [*self._credits(), *self._sends(), *self._arrivals()]
             if not steps:
                 return not any(state.left for rank in self.ranks for state in rank.states)
-            for step, *arguments in self.dice.sample(steps, self.dice.randint(1, len(steps))):
+            drawn = self.dice.sample(steps, self.dice.randint(1, len(steps)))
+            for step, *arguments in drawn:
                 step(*arguments)
         raise AssertionError("it moves on and on")
 
     def _credits(self):
         for rank in self.ranks:
-            yield from ((self._take_credit, rank, told) for told in rank.told.values() if told)
+            for grants in rank.grants.values():
+                if grants:
+                    yield self._take_credit, rank, grants
 
-    def _take_credit(self, rank, told):
-        number, index, upto = told.popleft()
+    def _take_credit(self, rank, grants):
+        number, index, upto = grants.popleft()
         state = rank.states[number]
         position = rank.program.at[index]
         state.credit[position] = max(state.credit[position], upto)
@@ -132,7 +136,9 @@ class Network:
 
     def _arrivals(self):
         for rank in self.ranks:
-            yield from ((self._arrive, rank, frames) for frames in rank.frames.values() if frames)
+            for frames in rank.frames.values():
+                if frames:
+                    yield self._arrive, rank, frames
 
     def _arrive(self, rank, frames):
         frame = frames[0]
@@ -155,7 +161,7 @@ class Network:
     seed=st.integers(0, 2**32),
 )
 def test_whatever_comes_when_all_ends_with_the_sums(schedule, sizes, elements, seed):
-    numels = [each * schedule.chunks + seed % 3 for each in elements]
+    numels = [per_chunk * schedule.chunks + seed % 3 for per_chunk in elements]
     network = Network(schedule, numels, sizes, random.Random(seed))
     assert network.run(), "nothing moves, and not all has ended"
     total = schedule.ranks * (schedule.ranks + 1) // 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -45,18 +44,20 @@ LONG_CHAIN = [_waits(2, entered=9), RankStatus(5), BEHIND, _waits(0)]
     ],
 )
 def test_who_is_blamed_first(statuses, ranks, reason):
-    said = {rank: status for rank, status in enumerate(statuses) if status is not None}
-    failure = diagnose(len(statuses), said, 0, "noticed", 2.0)
+    answers = {rank: status for rank, status in enumerate(statuses) if status is not None}
+
+    failure = diagnose(len(statuses), answers, 0, "noticed", 2.0)
+
     assert failure.ranks == ranks
     assert reason in str(failure)
     assert "noticed" in str(failure)
     assert f"rank 0 has entered {statuses[0].entered} operation(s)" in str(failure)
     if statuses is LONG_CHAIN:  # wherever it begins
-        assert diagnose(len(statuses), said, 3, "noticed", 2.0).ranks == ranks
+        assert diagnose(len(statuses), answers, 3, "noticed", 2.0).ranks == ranks
 
 
 @pytest.mark.parametrize(
-    ("others", "more_s"),
+    ("statuses", "more_s"),  # of ranks 1 and 2; rank 0 waits for rank 1
     [
         ([_waits(2, 9), RankStatus(4, idle_s=2)], 3),
         ([_waits(2, 9), RankStatus(4, idle_s=6)], -1),
@@ -66,20 +67,23 @@ def test_who_is_blamed_first(statuses, ranks, reason):
         ([_waits(2, 9), _waits(0, 1)], 4),  # of what was
     ],
 )
-def test_a_wait_goes_on_while_the_end_of_its_chain_is_in_the_operation_and_moves(others, more_s):
-    assert patience_s(dict(enumerate([_waits(1, 9), *others])), 0, 5) == more_s
-    assert patience_s(dict(enumerate([IN, *others])), 0, 5) == 5  # it no longer waits
+def test_a_wait_goes_on_while_the_end_of_its_chain_is_in_the_operation_and_moves(statuses, more_s):
+    assert patience_s(dict(enumerate([_waits(1, 9), *statuses])), 0, 5) == more_s
+    assert patience_s(dict(enumerate([IN, *statuses])), 0, 5) == 5  # it no longer waits
 
 
 @given(st.integers(2, 6), st.data())
 def test_diagnosis_always_ends_and_names_ranks_of_the_group(size, data):
     ranks = st.integers(0, size - 1)
-    said = data.draw(st.dictionaries(ranks, st.tuples(st.integers(1, 3), st.none() | ranks)))
-    statuses = {
-        rank: RankStatus(entered) if peer is None else _waits(peer, entered=entered)
-        for rank, (entered, peer) in {0: (1, None), **said}.items()
-    }
+    entered_and_peer = st.tuples(st.integers(1, 3), st.none() | ranks)
+    answers = data.draw(st.dictionaries(ranks, entered_and_peer))
+    answers.setdefault(0, (1, None))
+    statuses = {}
+    for rank, (entered, peer) in answers.items():
+        statuses[rank] = RankStatus(entered) if peer is None else _waits(peer, entered=entered)
+
     failure = diagnose(size, statuses, 0, "noticed", 1.0)
+
     assert set(failure.ranks) <= set(range(size))
     missing = set(range(size)) - set(statuses)
     assert set(failure.ranks) == missing or not missing
@@ -90,12 +94,18 @@ ASKED_S = LIMITS.wait_s + 1
 """Longer than a wait may last without a question."""
 
 
+class _Source:
+    """Waits since time 0 for rank 1, unless that is over."""
+
+    def __init__(self, operation):
+        self.wait = WaitFor(operation, "completion", 1, peer=1)
+
+    def waiting(self):
+        return None if self.wait is None else (self.wait, 0.0)
+
+
 def _check(*operations):
-    """Waits since time 0 for rank 1, unless they are over."""
-    sources = [SimpleNamespace(wait=WaitFor(n, "completion", 1, peer=1)) for n in operations]
-    for source in sources:
-        source.waiting = lambda source=source: source.wait and (source.wait, 0.0)
-    return WaitCheck(0, 2, LIMITS, sources)
+    return WaitCheck(0, 2, LIMITS, [_Source(operation) for operation in operations])
 
 
 def test_the_time_is_shared_out_so_that_all_have_failed_within_it():
@@ -114,8 +124,9 @@ def test_nobody_is_asked_before_the_oldest_wait_has_lasted():
     assert not check.is_due(ASKED_S)
 
 
-def _answers(**other):
-    return {0: RankStatus(4, WaitFor(3, "completion", 1, 1), 9.0), 1: RankStatus(**other)}
+def _answers(**status):
+    """Rank 0's, which waits for rank 1, and rank 1's."""
+    return {0: RankStatus(4, WaitFor(3, "completion", 1, 1), 9.0), 1: RankStatus(**status)}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +147,9 @@ def test_a_rank_that_goes_on_is_granted_more_time_and_others_are_given_up(
     assert check.is_due(ASKED_S)
     if is_over:
         check.sources[0].wait = None
+
     trouble = check.judge(answers, judged_s)
+
     if granted_s is None:
         assert trouble.noticed.startswith("rank 0 waits for rank 1 in operation 3")
         assert trouble.grace_s == pytest.approx(1.25 * LIMITS.grace_s - 1)
@@ -160,15 +173,24 @@ def test_a_rank_that_goes_on_is_granted_more_time_and_others_are_given_up(
 )
 def test_a_suspect_must_answer_and_be_whole(answers, ranks):
     asked_for = []
-    check = SilenceCheck(0, 3, LIMITS, lambda wait_s: asked_for.append(wait_s) or [1], "why", 7.0)
+
+    def rank_1_is_silent(wait_s):
+        asked_for.append(wait_s)
+        return [1]
+
+    check = SilenceCheck(0, 3, LIMITS, rank_1_is_silent, "why", 7.0)
     assert check.is_due(1.0)
     assert asked_for == [LIMITS.wait_s]
+
     trouble = check.judge(answers, 2.0)
-    assert (trouble and trouble.verdict.ranks) == ranks
-    if trouble:
-        assert re.search(
-            "no sign of life for 7 s|broke, x|closed while others wait", str(trouble.verdict)
-        )
+
+    if ranks is None:
+        assert trouble is None
+    else:
+        assert trouble.verdict.ranks == ranks
+        reasons = "no sign of life for 7 s|broke, x|closed while others wait"
+        assert re.search(reasons, str(trouble.verdict))
+
     nobody = SilenceCheck(0, 3, LIMITS, lambda wait_s: [], "why")
     assert not nobody.is_due(1.0)
     assert nobody.grace_s == LIMITS.grace_s

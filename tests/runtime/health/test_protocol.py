@@ -20,18 +20,26 @@ class Group:
     """Protocols of a group; :meth:`settle` carries what they send, except to and from the deaf."""
 
     def __init__(self, size):
-        kind = protocol.HealthProtocol
-        self.ranks = [kind(r, size, lambda r=r: RankStatus(r + 1)) for r in range(size)]
+        self.ranks = []
+        for rank in range(size):
+            status = RankStatus(rank + 1)
+            self.ranks.append(protocol.HealthProtocol(rank, size, lambda status=status: status))
         self.deaf = set()
         self.now_s = 0.0
 
     def settle(self):
-        sent = [True]
-        while any(sent):
-            sent = [list(rank.messages_to_send(self.now_s)) for rank in self.ranks]
-            for sender, peer, payload in ((r, *told) for r, all in enumerate(sent) for told in all):
+        while sent := self._sent():
+            for sender, peer, payload in sent:
                 if not {sender, peer} & self.deaf:
                     self.ranks[peer].receive_message(payload, sender, self.now_s)
+
+    def _sent(self):
+        """(sender, receiver, payload) of what the ranks have to send now."""
+        sent = []
+        for sender, rank in enumerate(self.ranks):
+            for peer, payload in rank.messages_to_send(self.now_s):
+                sent.append((sender, peer, payload))
+        return sent
 
     def turn(self, seconds):
         self.now_s += seconds
@@ -49,7 +57,8 @@ def test_a_question_is_over_when_all_have_answered_and_is_no_alarm():
     assert not question.is_over
     group.settle()
     assert question.is_over
-    assert {r: status.entered for r, status in question.answers.items()} == {0: 1, 1: 2, 2: 3}
+    entered = {rank: status.entered for rank, status in question.answers.items()}
+    assert entered == {0: 1, 1: 2, 2: 3}
     assert group.events() == [None] * 3
     assert group.ranks[0].get_timer() is None
 
@@ -103,12 +112,14 @@ def test_whoever_does_not_answer_is_asked_again_until_the_time_is_up():
     question = group.ranks[0].ask(1.0, 0.0)
     group.settle()
     assert group.ranks[0].get_timer() == protocol.ASK_AGAIN_S
+
     group.deaf = {1, 2}
     group.turn(protocol.ASK_AGAIN_S)
     group.deaf = {1}
     assert not question.is_over
     group.turn(protocol.ASK_AGAIN_S)  # rank 2 hears the third, rank 1 has heard the first
     assert question.is_over
+
     lost = group.ranks[0].ask(1.0, group.now_s)
     for _ in range(11):
         group.turn(protocol.ASK_AGAIN_S)
@@ -142,10 +153,11 @@ def test_an_alarm_or_a_verdict_is_an_event_once():
     group.ranks[0].decide(RankFailure([2], "first"))
     group.settle()
     assert group.events() == [None] * 3
-    other = Group(2)
-    other.ranks[0].decide(RankFailure([1], "first"))
-    other.settle()
-    assert other.events() == [None, "told by rank 0"]
+
+    group = Group(2)
+    group.ranks[0].decide(RankFailure([1], "first"))
+    group.settle()
+    assert group.events() == [None, "told by rank 0"]
 
 
 def test_the_first_verdict_counts_and_ends_all_questions():
@@ -158,7 +170,9 @@ def test_the_first_verdict_counts_and_ends_all_questions():
     assert group.ranks[1].ask(90.0, 0.0).is_over
     group.ranks[1].decide(RankFailure([0], "second"))
     group.settle()
-    assert [rank.verdict and rank.verdict.ranks for rank in group.ranks] == [(2,), (2,), None]
+    assert group.ranks[0].verdict.ranks == (2,)
+    assert group.ranks[1].verdict.ranks == (2,)
+    assert group.ranks[2].verdict is None
 
 
 RUBBISH = [
@@ -198,7 +212,8 @@ def _failures(draw):
     ranks = range(draw(st.integers(0, size - 1)), size, draw(st.integers(1, 9)))
     text = draw(ANYTHING).replace("\n", " ") * draw(st.sampled_from([1, 3000]))
     lines = draw(st.lists(ANYTHING, max_size=3)) * draw(st.sampled_from([1, 20, 900]))
-    return size, RankFailure(ranks, text, [line * draw(st.sampled_from([1, 40])) for line in lines])
+    evidence = [line * draw(st.sampled_from([1, 40])) for line in lines]
+    return size, RankFailure(ranks, text, evidence)
 
 
 LONG = "rank 7 has operation 3: sum of 9 x float32 by schedule 0, late [5]; " * 1000
@@ -213,42 +228,52 @@ LONG = "rank 7 has operation 3: sum of 9 x float32 by schedule 0, late [5]; " * 
 @example((900, RankFailure([1], "noticed by 0: \udcff", ["\ud800"])))  # can't be encoded
 @example((1, RankFailure([], "", ["0000\ud800"])))  # nor at the end of what is compared
 def test_a_verdict_of_any_size_is_one_datagram_and_names_all_ranks(case):
-    size, told = case
-    packed = protocol.pack_verdict(told)
+    size, failure = case
+    text = str(failure)
+
+    packed = protocol.pack_verdict(failure)
     assert len(packed) <= MAX_PAYLOAD
-    heard = protocol.unpack(packed, size).verdict
-    assert heard.ranks == told.ranks
+    received = protocol.unpack(packed, size).verdict
+    received_text = str(received)
+
+    assert received.ranks == failure.ranks
     # What can't be encoded is escaped, which makes it longer.
-    assert str(heard)[:12] == protocol.shortened(str(told)[:12])[:12]
-    if len(str(told)) > 60_000:  # it says what is left out
-        assert "[...]" in str(heard) or "line(s) more" in str(heard)
-    if len(str(told)) < 1000:  # it fits, so nothing is left out
-        assert str(heard).split("\n", 1)[0] == protocol.shortened(str(told).split("\n", 1)[0])
-        assert heard.evidence == tuple(map(protocol.shortened, told.evidence))
+    assert received_text[:12] == protocol.shortened(text[:12])[:12]
+    if len(text) > 60_000:  # it says what is left out
+        assert "[...]" in received_text or "line(s) more" in received_text
+    if len(text) < 1000:  # it fits, so nothing is left out
+        first_line = protocol.shortened(text.split("\n", 1)[0])
+        assert received_text.split("\n", 1)[0] == first_line
+        assert received.evidence == tuple(map(protocol.shortened, failure.evidence))
 
 
 @settings(deadline=None)
 @given(_failures(), st.data())
 def test_what_is_cut_or_changed_on_the_way_is_refused_or_a_message(case, data):
-    size, told = case
-    packed = protocol.pack_verdict(told)
+    size, failure = case
+    packed = protocol.pack_verdict(failure)
+
     cut = packed[: data.draw(st.integers(0, len(packed) - 1))]
     with pytest.raises(ValueError, match=r"."):
         protocol.unpack(cut, size)
-    at = data.draw(st.integers(0, len(packed) - 1))
-    changed = packed[:at] + data.draw(st.binary(max_size=3)) + packed[at + 1 :]
+
+    position = data.draw(st.integers(0, len(packed) - 1))
+    changed = packed[:position] + data.draw(st.binary(max_size=3)) + packed[position + 1 :]
     try:
-        heard = protocol.unpack(changed, size).verdict
+        verdict = protocol.unpack(changed, size).verdict
     except ValueError:
         return
-    assert heard is None or all(rank in range(size) for rank in heard.ranks)
+    assert verdict is None or all(rank in range(size) for rank in verdict.ranks)
 
 
 def test_a_rank_with_much_to_say_is_not_taken_for_silent():
-    told = RankStatus(4, WaitFor(3, LONG, 1, 0), 0.0, "\udcff" + LONG, doing=LONG)
-    packed = protocol.pack_answer(5, told)
+    status = RankStatus(4, WaitFor(3, LONG, 1, 0), 0.0, "\udcff" + LONG, doing=LONG)
+
+    packed = protocol.pack_answer(5, status)
     assert len(packed) <= MAX_PAYLOAD
-    status = protocol.unpack(packed, 2).status
-    assert (status.entered, status.waiting.peer) == (4, 0)
-    for words in (status.broken, status.doing, status.waiting.phase):
-        assert re.search(r"(?s)rank 7 has operation 3.*\[\.\.\.\]$", words)
+    received = protocol.unpack(packed, 2).status
+
+    assert received.entered == 4
+    assert received.waiting.peer == 0
+    for text in (received.broken, received.doing, received.waiting.phase):
+        assert re.search(r"(?s)rank 7 has operation 3.*\[\.\.\.\]$", text)

@@ -19,7 +19,7 @@ from verify.errors import RankFailure
 SOON_S = 1.0
 LONG_S = 600.0
 """Time-outs: of which a test waits for the end, and does not."""
-PATIENCE_S = 60.0
+PATIENCE_S = 60.0  # against hangs, no claim on speed
 
 
 class Peers:
@@ -29,7 +29,7 @@ class Peers:
         self.rank = 0
         self.size = size
         self.statuses = {rank: RankStatus(1) for rank in range(1, size)}
-        self.heard = []  # (rank, message)
+        self.sent = []  # (to which rank, message), by the watchdog
         self.loop = ControlLoop({})
         self._sent = queue.SimpleQueue()
         threading.Thread(target=self._answer, daemon=True).start()
@@ -43,14 +43,14 @@ class Peers:
     def _answer(self):
         while True:
             peer, message = self._sent.get()
-            self.heard.append((peer, message))
+            self.sent.append((peer, message))
             if message.status is not None and message.status.closed and peer in self.statuses:
                 self.receive(peer, msgspec.msgpack.encode(HealthMessage(heard=True)))
             if message.asks and peer in self.statuses:
                 self.receive(peer, pack_answer(message.question, self.statuses[peer]))
 
     def asked(self):
-        return [peer for peer, message in self.heard if message.asks]
+        return [peer for peer, message in self.sent if message.asks]
 
 
 def _break(*args):
@@ -70,9 +70,9 @@ class Source:
 
 @pytest.fixture
 def peers():
-    others = Peers(3)
-    yield others
-    others.loop.close()
+    scripted = Peers(3)
+    yield scripted
+    scripted.loop.close()
 
 
 @pytest.fixture
@@ -105,6 +105,7 @@ def _until(condition):
 
 
 def _failure(watchdog):
+    """The failure, once all has been called that is to be called then."""
     assert watchdog.over.wait(PATIENCE_S)
     assert watchdog.ended == [None, watchdog.failure]  # stopped first, then told; each once
     return watchdog.failure
@@ -116,7 +117,12 @@ def test_a_silent_rank_ends_a_long_wait_and_the_others_are_told(peers, watch):
     assert failure.ranks == (2,)
     assert "rank 0 waits for rank 2 in operation 0, reduce round 2 for more than" in str(failure)
     assert "dead or stopped" in str(failure)
-    _until(lambda: any(m.verdict and m.verdict.ranks == (2,) for _, m in peers.heard))
+
+    def is_told():
+        verdicts = [message.verdict for _, message in peers.sent if message.verdict]
+        return any(verdict.ranks == (2,) for verdict in verdicts)
+
+    _until(is_told)
 
 
 def test_a_wait_for_a_rank_that_goes_on_is_granted_time_again_and_again(peers, watch):
@@ -132,9 +138,9 @@ def test_without_a_wait_nobody_is_asked(peers, watch):
     watchdog = watch(0.1, Source())
     assert watchdog.find_silent("noticed").ranks == (1,)
     assert watchdog.entered == 1
-    first = peers.heard[0][1]
-    assert first.asks
-    assert first.question == 0  # the first question of all is that of find_silent
+    _, first_message = peers.sent[0]
+    assert first_message.asks
+    assert first_message.question == 0  # the first question of all is that of find_silent
 
 
 def test_an_error_of_this_rank_or_a_difference_is_its_failure(peers, watch):
@@ -142,10 +148,11 @@ def test_an_error_of_this_rank_or_a_difference_is_its_failure(peers, watch):
     watchdog.broke(ValueError("x"))
     assert _failure(watchdog).ranks == (0,)
     assert "broke, ValueError('x')" in str(watchdog.failure)
-    other = watch(LONG_S)
-    other.differs(2, "a sum of 9", "noticed")
-    assert _failure(other).ranks == (0, 2)
-    assert "rank 0 has a sum of 9" in str(other.failure)
+
+    watchdog = watch(LONG_S)
+    watchdog.differs(2, "a sum of 9", "noticed")
+    assert _failure(watchdog).ranks == (0, 2)
+    assert "rank 0 has a sum of 9" in str(watchdog.failure)
 
 
 def test_another_s_alarm_or_verdict_is_followed(peers, watch):
@@ -160,18 +167,19 @@ def test_another_s_alarm_or_verdict_is_followed(peers, watch):
 
 
 @pytest.mark.parametrize(
-    ("breaks", "ranks", "said"),
+    ("breaks", "ranks", "message"),
     [("a check", (), "rank 0 broke its watchdog, KeyError"), ("a source", (0,), "injected")],
 )
-def test_a_watchdog_that_breaks_ends_the_wait(watch, breaks, ranks, said):
-    broken = Source()
-    broken.waiting = _break if breaks == "a source" else broken.waiting
-    watchdog = watch(LONG_S, broken)
+def test_a_watchdog_that_breaks_ends_the_wait(watch, breaks, ranks, message):
+    source = Source()
+    if breaks == "a source":
+        source.waiting = _break
+    watchdog = watch(LONG_S, source)
     if breaks == "a check":
         watchdog.suspect(_break, "")
     failure = _failure(watchdog)
     assert failure.ranks == ranks
-    assert said in str(failure)
+    assert message in str(failure)
 
 
 def test_a_protocol_beside_it_that_is_always_busy_does_not_hold_up_the_verdict(peers, watch):
@@ -224,11 +232,12 @@ def test_a_stop_that_fails_does_not_keep_the_next_from_being_called(watch, caplo
     watchdog.fail("noticed", RankFailure([1], "known"))
     assert went_on.wait(PATIENCE_S)
     assert "injected" in caplog.text
-    late = []
+
+    calls = []
     watchdog.close()
-    watchdog.on_failure(late.append)  # whoever comes after the failure is told at once
-    watchdog.on_trouble(lambda: late.append("trouble"))
-    assert late == [watchdog.failure, "trouble"]
+    watchdog.on_failure(calls.append)  # whoever comes after the failure is told at once
+    watchdog.on_trouble(lambda: calls.append("trouble"))
+    assert calls == [watchdog.failure, "trouble"]
 
 
 def test_a_rank_that_has_closed_is_not_named_beside_a_silent_one(peers, watch):
@@ -245,9 +254,9 @@ def test_closing_tells_all_who_stay_and_waits_for_none_that_is_dead(peers, watch
     del peers.statuses[2]
     watchdog = watch(LONG_S)
     watchdog.close()
-    goodbyes = [peer for peer, message in peers.heard if message.status and message.status.closed]
+    goodbyes = [peer for peer, message in peers.sent if message.status and message.status.closed]
     assert goodbyes.count(1) == 1
-    assert goodbyes.count(2) > 1
+    assert goodbyes.count(2) > 1  # again and again, since it may have been lost on the way
 
 
 def test_closing_is_no_failure(peers, watch):

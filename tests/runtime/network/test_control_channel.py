@@ -30,21 +30,26 @@ def ends():
     store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=10))
     groups = [StoreExchange(store.clone(), rank, 3, 10) for rank in range(3)]
     with ThreadPoolExecutor() as pool:
-        made = list(pool.map(ControlChannel, groups))
-    yield made
-    for end in made:
+        channels = list(pool.map(ControlChannel, groups))
+    yield channels
+    for end in channels:
         end.close()
         end.close()  # once is enough, twice is no error
 
 
 def test_channels_reach_their_own_handlers_from_every_rank(ends):
-    heard = queue.SimpleQueue()
-    for channel in ("a", "arrivals"):
-        ends[1].listen(channel, lambda *what, channel=channel: heard.put((channel, *what)))
+    received = queue.SimpleQueue()
+
+    def listen(channel):
+        ends[1].listen(channel, lambda sender, payload: received.put((channel, sender, payload)))
+
+    listen("a")
+    listen("arrivals")
     sent = [("a", 0, b""), ("arrivals", 2, b"\x00" * MAX_PAYLOAD), ("a", 1, b"to myself")]
     for channel, sender, payload in sent:
         ends[sender].send(1, channel, payload)
-    assert sorted(heard.get(timeout=10) for _ in sent) == sorted(sent)
+
+    assert sorted(received.get(timeout=10) for _ in sent) == sorted(sent)
     assert [end.dropped for end in ends] == [0, 0, 0]
 
 
@@ -69,26 +74,26 @@ def test_a_handler_that_fails_is_not_the_end(ends, caplog):
 def test_a_group_that_is_held_up_does_not_hold_up_another(ends):
     held_up = threading.Event()
     may_go_on = threading.Event()
-    heard = queue.SimpleQueue()
+    received = queue.SimpleQueue()
 
     def wait(sender, payload):
         held_up.set()
         may_go_on.wait(20)
 
     ends[0].listen("x", wait)
-    ends[1].listen("x", lambda sender, payload: heard.put(payload))
+    ends[1].listen("x", lambda sender, payload: received.put(payload))
     ends[2].send(0, "x", b"")
     assert held_up.wait(20)
 
     ends[2].send(1, "x", b"went on")
 
-    assert heard.get(timeout=20) == b"went on"
+    assert received.get(timeout=20) == b"went on"
     may_go_on.set()
 
 
 def test_strangers_are_ignored(ends):
-    heard = queue.SimpleQueue()
-    ends[1].listen("x", lambda sender, payload: heard.put((sender, payload)))
+    received = queue.SimpleQueue()
+    ends[1].listen("x", lambda sender, payload: received.put((sender, payload)))
     token = ends[1].token
     foreign = [
         b"",
@@ -98,10 +103,12 @@ def test_strangers_are_ignored(ends):
         HEADER.pack(token, 0, 1) + b"y",  # nobody listens
         HEADER.pack(token, 0, 50) + b"x",  # cut off
     ]
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         for data in [*foreign, HEADER.pack(token, 0, 1) + b"x!"]:
             stranger.sendto(data, ends[1]._socket.getsockname())
-    assert heard.get(timeout=20) == (0, b"!")
+
+    assert received.get(timeout=20) == (0, b"!")
     assert ends[1].dropped == len(foreign)
 
 
@@ -121,8 +128,8 @@ def test_a_runner_that_is_closed_with_a_timer_is_not_woken(ends):
 
     woken = queue.SimpleQueue()
     protocol.handle_timer = woken.put
-    other = ends[0].loop.timer(lambda: woken.put("the end"), None)
-    other.set(protocol.timer_s + 0.1)
+    later_timer = ends[0].loop.timer(lambda: woken.put("the end"), None)
+    later_timer.set(protocol.timer_s + 0.1)
     assert woken.get(timeout=20) == "the end"
 
 
@@ -150,20 +157,25 @@ def test_a_runner_answers_tells_wakes_earlier_and_reports_what_breaks(monkeypatc
     channel = SimpleNamespace(
         loop=ControlLoop({}),
         listen=lambda name, handler: setattr(channel, "receive", handler),
-        send=lambda *what: sent.append(what),
+        send=lambda peer, name, payload: sent.append((peer, name, payload)),
     )
+
     monkeypatch.setattr(ProtocolRunner, "handle_event", lambda _, event: events.append(event))
     monkeypatch.setattr(ProtocolRunner, "handle_error", lambda _, error: broken.put(error))
     protocol._events.append(0)
     runner = ProtocolRunner(protocol, channel, "echo", int)
+
     for message in (5, 6):
         channel.receive(3, msgspec.msgpack.encode(message))
     assert sent == [(3, "echo", msgspec.msgpack.encode(answer)) for answer in (6, 7)]
     assert events == [0, 5, 6]
+
     with pytest.raises(ValueError, match="Expected `int`"):
         channel.receive(3, msgspec.msgpack.encode("what?"))
+
     assert runner.run(lambda now_s: setattr(protocol, "timer_s", now_s)) is None
     assert isinstance(broken.get(timeout=20), ZeroDivisionError)
+
     runner.close()
     channel.receive(3, msgspec.msgpack.encode(7))
     assert len(sent) == 2

@@ -12,7 +12,7 @@ import pytest
 from runtime.network import control_loop
 from runtime.network.control_loop import ControlLoop
 
-PATIENCE_S = 20.0
+PATIENCE_S = 20.0  # against hangs, no claim on speed
 
 
 def fail(*args):
@@ -22,10 +22,10 @@ def fail(*args):
 @pytest.fixture
 def loop():
     """Of timers only."""
-    made = ControlLoop({})
-    yield made
-    made.close()
-    assert not made._thread.is_alive()
+    timers_only = ControlLoop({})
+    yield timers_only
+    timers_only.close()
+    assert not timers_only._thread.is_alive()
 
 
 def test_timers_are_called_when_due_on_one_thread_in_turn(loop):
@@ -36,10 +36,10 @@ def test_timers_are_called_when_due_on_one_thread_in_turn(loop):
         def call():
             threads.add(threading.current_thread().name)
             called.put(name)
-            made.set(None)
+            new_timer.set(None)
 
-        made = loop.timer(call, fail)
-        return made
+        new_timer = loop.timer(call, fail)
+        return new_timer
 
     late = timer("late")
     early = timer("early")
@@ -76,17 +76,17 @@ def test_a_timer_that_fails_is_not_called_again_and_the_others_go_on(loop, caplo
         raise ZeroDivisionError
 
     def go_on():
-        other.set(None)
+        sound.set(None)
         went_on.set()
 
     broken = loop.timer(raise_error, failures.put)
     broken_twice = loop.timer(raise_error, fail)
-    other = loop.timer(go_on, fail)
+    sound = loop.timer(go_on, fail)
     for timer in (broken, broken_twice):
         timer.set(time.monotonic())
     assert isinstance(failures.get(timeout=PATIENCE_S), ZeroDivisionError)
     broken.set(time.monotonic())
-    other.set(time.monotonic())
+    sound.set(time.monotonic())
 
     assert went_on.wait(PATIENCE_S)
     assert failures.empty()
@@ -104,9 +104,9 @@ def test_a_timer_that_is_always_due_and_a_flood_keep_nobody_from_their_turn():
 
     loop = ControlLoop({reader: read})
     busy = loop.timer(lambda: time.sleep(0.0001), fail)
-    other = loop.timer(lambda: ticks.put(None), fail)
+    ticking = loop.timer(lambda: ticks.put(None), fail)
     writer.send(b"x")
-    for timer in (busy, other):
+    for timer in (busy, ticking):
         timer.set(0.0)
 
     for _ in range(20):
@@ -167,15 +167,16 @@ def test_a_timer_may_cancel_itself_another_or_close_the_loop(loop):
     over = threading.Event()
 
     def call():
-        other.cancel()
+        cancelled.cancel()
         timer.cancel()
         loop.close()
         over.set()
 
     timer = loop.timer(call, fail)
-    other = loop.timer(fail, fail)
+    cancelled = loop.timer(fail, fail)
     with loop._changed:  # both are due at the same turn
-        timer.due_s = other.due_s = 0.0
+        timer.due_s = 0.0
+        cancelled.due_s = 0.0
     loop._ring()
 
     assert over.wait(PATIENCE_S)
@@ -184,10 +185,12 @@ def test_a_timer_may_cancel_itself_another_or_close_the_loop(loop):
 
 
 def test_high_descriptors_are_waited_for_another_way():
+    """select(), which the loop prefers, takes none from FD_SETSIZE on."""
     sockets = []
     try:
         while not sockets or sockets[-1].fileno() < control_loop.FD_SETSIZE:
             sockets.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+
         reader = sockets[-1]
         reader.bind(("127.0.0.1", 0))
         received = queue.SimpleQueue()

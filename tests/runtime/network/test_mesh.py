@@ -37,22 +37,26 @@ def _store():
 
 
 @contextlib.contextmanager
-def _besieged(said):
-    """Strangers reach every listening socket first, and say what ``said()`` gives; they stay."""
-    kept = []
-    real = mesh.listening_socket
+def _besieged(payloads):
+    """Strangers reach every listening socket first, one for each payload; they stay.
+
+    ``payloads()`` gives what they send, on the thread that listens.
+    """
+    strangers = []
+    really_listen = mesh.listening_socket
 
     def listening_socket(address):
-        listener = real(address)
-        for words in said():
-            kept.append(socket.create_connection(listener.getsockname(), 10))
-            kept[-1].sendall(words)
+        listener = really_listen(address)
+        for payload in payloads():
+            stranger = socket.create_connection(listener.getsockname(), 10)
+            strangers.append(stranger)
+            stranger.sendall(payload)
         return listener
 
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as closing:
         patch.setattr(mesh, "listening_socket", listening_socket)
-        yield kept
-        for stranger in kept:
+        yield strangers
+        for stranger in strangers:
             closing.enter_context(stranger)
 
 
@@ -61,15 +65,16 @@ HERE = threading.local()
 
 
 def _together(size, ranks, timeout_s=20.0, store=None):
-    """What each of ``ranks`` has to lower and from higher ones, or raises."""
+    """By rank, the connections by peer that each of ``ranks`` has; or the ranks that it names."""
     store = store or _store()
 
     def join(rank):
         HERE.rank = rank
         group = StoreExchange(store.clone(), rank, size, timeout_s)
-        ends = {"to": range(rank), "origin": range(rank + 1, size)}
         try:
-            lower, higher = connect(group, "127.0.0.1", TOKEN, **ends)
+            lower, higher = connect(
+                group, "127.0.0.1", TOKEN, to=range(rank), origin=range(rank + 1, size)
+            )
         except RankFailure as failure:
             return failure.ranks
         return lower | higher
@@ -78,16 +83,20 @@ def _together(size, ranks, timeout_s=20.0, store=None):
         return dict(zip(ranks, pool.map(join, ranks), strict=True))
 
 
-def _check_and_close(made):
+def _check_and_close(connections):
     """Every pair is connected, to each other and to nobody else."""
-    assert {rank: set(ends) for rank, ends in made.items()} == {0: {1, 2}, 1: {0, 2}, 2: {0, 1}}
-    for rank in made:
-        for peer in set(made) - {rank}:
-            made[peer][rank].settimeout(10)
-            made[rank][peer].sendall(bytes([rank]))
-            assert made[peer][rank].recv(9) == bytes([rank])
-    for end in (end for ends in made.values() for end in ends.values()):
-        end.close()
+    peers = {rank: set(by_peer) for rank, by_peer in connections.items()}
+    assert peers == {0: {1, 2}, 1: {0, 2}, 2: {0, 1}}
+
+    for rank, by_peer in connections.items():
+        for peer, connection in by_peer.items():
+            connections[peer][rank].settimeout(10)
+            connection.sendall(bytes([rank]))
+            assert connections[peer][rank].recv(9) == bytes([rank])
+
+    for by_peer in connections.values():
+        for connection in by_peer.values():
+            connection.close()
 
 
 @pytest.mark.parametrize("kind", STRANGERS)
@@ -100,12 +109,12 @@ def test_members_that_claim_a_rank_that_does_not_call_are_dropped():
     def claims():  # to be the rank itself, and nobody
         return [HELLO.pack(TOKEN, claimed) for claimed in (HERE.rank, 3, 2**32 - 1)]
 
-    with _besieged(claims) as kept:
-        made = _together(3, [0, 1, 2])
-        for stranger in kept:
+    with _besieged(claims) as strangers:
+        connections = _together(3, [0, 1, 2])
+        for stranger in strangers:
             with contextlib.suppress(ConnectionResetError):  # it was not even read
                 assert stranger.recv(16) == b""
-        _check_and_close(made)
+        _check_and_close(connections)
 
 
 @pytest.mark.parametrize("ranks", [(0, 2), (0, 2, 3)])
@@ -126,7 +135,7 @@ def test_a_rank_that_sends_its_port_and_goes_no_further_is_named_and_no_other():
 @pytest.mark.parametrize("kind", ["executor", "pipeline"])
 @on_ranks(RANKS, timeout_s=80)
 def test_strangers_keep_no_rank_from_joining(rank, size, store, kind):
-    with _besieged(lambda: STRANGERS["many"]) as kept:
+    with _besieged(lambda: STRANGERS["many"]) as strangers:
         if kind == "executor":
             running = Executor(load(schedules.ring(size)), store, rank, size, timeout_s=30)
             assert running.submit(torch.ones(50)).wait()[0].item() == size
@@ -135,4 +144,4 @@ def test_strangers_keep_no_rank_from_joining(rank, size, store, kind):
             running = jobs.pipeline(rank, size, store, 30, blocks=blocks)
             assert matches(running, blocks, 0)
         running.close()
-        assert kept
+        assert strangers

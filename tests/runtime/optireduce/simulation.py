@@ -19,8 +19,8 @@ from runtime.optireduce.udp.socket import UdpSocket
 from runtime.work import AllReduceWork
 
 SESSION = 0x1234_5678_9ABC_DEF0
-UNTOUCHED = 255
-PATH = NUMPY
+UNTOUCHED = 255  # no byte of what is sent: see content() and result()
+PATH = NUMPY  # the data path; tests of the compiled one put that here
 
 
 def content(rank, shard, nbytes):
@@ -36,11 +36,12 @@ def result(owner, nbytes):
 class SimulatedBucket(Bucket):
     """Its contributions and results are known bytes, and are checked when they are used."""
 
-    def __init__(self, rank, number, operation, sizes, chosen):
-        flat = np.concatenate([content(rank, r, nbytes) for r, nbytes in enumerate(sizes)])
-        work = AllReduceWork(number, torch.from_numpy(flat), True, 0.0)
+    def __init__(self, rank, number, operation, sizes, own_options):
+        shards = [content(rank, shard, nbytes) for shard, nbytes in enumerate(sizes)]
+        work = AllReduceWork(number, torch.from_numpy(np.concatenate(shards)), True, 0.0)
+        step, index = divmod(operation, 2**32)  # as operation_id() makes one of both
         bounds = [0, *accumulate(sizes)]
-        super().__init__(work, *divmod(operation, 2**32), rank, bounds, chosen, path=PATH)
+        super().__init__(work, step, index, rank, bounds, own_options, path=PATH)
         self.encode(ScratchPool())
         for scratch in self.scratch.values():
             scratch[:] = UNTOUCHED
@@ -48,10 +49,9 @@ class SimulatedBucket(Bucket):
     def move(self, guard):
         """Have all that datagrams are written to elsewhere in memory."""
         self._arrived_contributions = guard(self._arrived_contributions)
-        self.arrived = (
-            dict(zip(self.scratch, self._arrived_contributions, strict=True)),
-            {peer: guard(arrived) for peer, arrived in self.arrived[1].items()},
-        )
+        contributions = dict(zip(self.scratch, self._arrived_contributions, strict=True))
+        results = {peer: guard(arrived) for peer, arrived in self.arrived[1].items()}
+        self.arrived = (contributions, results)
         self.shards = [guard(shard) for shard in self.shards]
         self.scratch = {peer: guard(rows) for peer, rows in self.scratch.items()}
 
@@ -63,9 +63,10 @@ class SimulatedBucket(Bucket):
         stage = self.stages[0]
         for peer, scratch in self.scratch.items():
             assert stage.end is not None or self.arrived[0][peer][first:stop].all()
+            received = scratch.reshape(-1)[: len(own)]
             right = content(peer, self.rank, len(own))
             before = np.full(len(own), UNTOUCHED)
-            self.check(0, peer, scratch.reshape(-1)[: len(own)], right, before)
+            self.check(0, peer, received, right, before)
         assert (own[part] == content(self.rank, self.rank, len(own))[part]).all(), "reduced twice"
         own[part] = result(self.rank, len(own))[part]
 
@@ -78,24 +79,24 @@ class SimulatedBucket(Bucket):
             before = content(self.rank, peer, len(shard))
             self.check(1, peer, shard, result(peer, len(shard)), before)
 
-    def check(self, stage, sender, found, right, before):
+    def check(self, stage, sender, received, right, before):
         """Datagrams marked as arrived hold the right bytes, all others what was there before."""
         payload = self.options.payload_bytes
         for number, arrived in enumerate(self.arrived[stage][sender]):
             part = slice(number * payload, (number + 1) * payload)
             expected = right[part] if arrived else before[part]
-            assert (found[part] == expected).all(), (stage, sender, number, arrived)
+            assert (received[part] == expected).all(), (stage, sender, number, arrived)
 
 
 class Host:
     """A rank: its protocol, and what became of its buckets (by operation)."""
 
-    def __init__(self, rank, world_size, chosen, key=b""):
+    def __init__(self, rank, world_size, own_options, key=b""):
         self.rank = rank
-        self.options = chosen
-        self.codec = PATH.codec(SESSION, rank, world_size, chosen.datagram_bytes, key)
+        self.options = own_options
+        self.codec = PATH.codec(SESSION, rank, world_size, own_options.datagram_bytes, key)
         self.placer = PATH.placer(self.codec)
-        self.protocol = UdpProtocol(chosen, rank, world_size, chosen.bound_s, self.placer)
+        self.protocol = UdpProtocol(own_options, rank, world_size, own_options.bound_s, self.placer)
         self.buckets = {}
         self.entered_s = {}
         self.over_s = {}
@@ -117,6 +118,7 @@ class Host:
         while bucket := self.protocol.next_event():
             self.over_s[bucket.operation] = now_s
             bucket.check_results()
+
         sent = []
         while message := self.protocol.message_to_send(now_s):
             if isinstance(message, Burst):
@@ -128,6 +130,79 @@ class Host:
         return sent
 
 
+class Simulation:
+    """Hosts, and the events that are still to come at them.
+
+    An event is of a kind: a host enters an operation ("enter"), a datagram comes ("arrive") or
+    has lain in the socket of a host that did not run ("unread"), a timer is due ("wake"), a host
+    runs again ("resume").
+    """
+
+    def __init__(self, hosts, *, loss, twice, delay, seed, pauses):
+        self.hosts = hosts
+        self.loss = loss
+        self.twice = twice
+        self.delay = delay
+        self.dice = random.Random(seed)
+        self.pauses = pauses
+        self.events = []  # a heap of (when, count, kind, rank, what belongs to it)
+        self._count = count()  # events of the same time happen in the order of their making
+        self._wakes_s = {}  # by rank: the next wake
+        self._unread = Counter()  # datagrams in the sockets, by rank
+
+    def push(self, at_s, kind, rank, *arguments):
+        heapq.heappush(self.events, (at_s, next(self._count), kind, rank, arguments))
+
+    def step(self, until):
+        now_s, _, kind, rank, arguments = heapq.heappop(self.events)
+        assert now_s < until, "does not come to an end"
+
+        resumes_s = self._resumes_s(rank, now_s)
+        if resumes_s is None:
+            self._happen(kind, rank, arguments, now_s)
+            self._advance(rank, now_s)
+        elif kind == "arrive":
+            self._unread[rank] += 1
+            self.push(resumes_s, "unread", rank, *arguments)
+        else:
+            self.push(resumes_s, kind, rank, *arguments)
+
+    def _resumes_s(self, rank, now_s):
+        """When a rank runs again that does not now; None if it does."""
+        for from_s, to_s, paused_rank in self.pauses:
+            if paused_rank == rank and from_s <= now_s < to_s:
+                return to_s
+        return None
+
+    def _happen(self, kind, rank, arguments, now_s):
+        host = self.hosts[rank]
+        if kind == "resume":
+            host.protocol.paused(*arguments)
+        elif kind == "wake":
+            self._wakes_s.pop(rank, None)
+        elif kind == "enter":
+            host.enter(*arguments, now_s)
+        else:
+            if kind == "unread":
+                self._unread[rank] -= 1
+            (data,) = arguments
+            host.receive(np.frombuffer(data, np.uint8).reshape(1, -1), now_s)
+
+    def _advance(self, rank, now_s):
+        """Send what the host has to send, and wake it when its timer is due."""
+        host = self.hosts[rank]
+        for peer, data in host.advance(now_s, socket_empty=not self._unread[rank]):
+            copies = 2 if self.dice.random() < self.twice else 1
+            for _ in range(copies):
+                if peer in self.hosts and self.dice.random() >= self.loss:
+                    self.push(now_s + self.delay(self.dice), "arrive", peer, data)
+
+        wake_s = max(host.protocol.get_timer(), now_s + 1e-6)  # time goes on in any case
+        if wake_s < self._wakes_s.get(rank, 1e9):
+            self._wakes_s[rank] = wake_s
+            self.push(wake_s, "wake", rank)
+
+
 def simulate(
     hosts, entries, *, loss=0.0, twice=0.0, delay=lambda dice: 1e-4, seed=0, until=60.0, pauses=()
 ):
@@ -135,50 +210,26 @@ def simulate(
 
     ``pauses``: (from, to, rank), in which it does not run; what comes then lies in its socket.
     """
-    dice = random.Random(seed)
-    ties = count()
-    events = []
-    wakes = {}
-    unread = Counter()
-
-    def push(at_s, kind, *what):
-        heapq.heappush(events, (at_s, next(ties), kind, what))
-
+    simulation = Simulation(hosts, loss=loss, twice=twice, delay=delay, seed=seed, pauses=pauses)
     for from_s, until_s, rank in pauses:
-        push(until_s, "resume", rank, until_s - from_s)
-    for at_s, *entry in entries:
-        push(at_s, "enter", *entry)
-    while events:
-        now, _, kind, (rank, *what) = heapq.heappop(events)
-        assert now < until, "does not come to an end"
-        host = hosts[rank]
-        if paused := [to_s for from_s, to_s, r in pauses if r == rank and from_s <= now < to_s]:
-            push(paused[0], "unread" if kind == "arrive" else kind, rank, *what)
-            unread[rank] += kind == "arrive"
-            continue
-        if kind == "resume":
-            host.protocol.paused(*what)
-        elif kind == "wake":
-            wakes.pop(rank, None)
-        elif kind == "enter":
-            host.enter(*what, now)
-        else:
-            unread[rank] -= kind == "unread"
-            (data,) = what
-            host.receive(np.frombuffer(data, np.uint8).reshape(1, -1), now)
-        for peer, data in host.advance(now, socket_empty=not unread[rank]):
-            for _ in range(1 + (dice.random() < twice)):
-                if peer in hosts and dice.random() >= loss:
-                    push(now + delay(dice), "arrive", peer, data)
-        wake = max(host.protocol.get_timer(), now + 1e-6)
-        if wake < wakes.get(rank, 1e9):
-            wakes[rank] = wake
-            push(wake, "wake", rank)
+        simulation.push(until_s, "resume", rank, until_s - from_s)
+    for at_s, rank, number, operation, sizes in entries:
+        simulation.push(at_s, "enter", rank, number, operation, sizes)
+
+    while simulation.events:
+        simulation.step(until)
 
 
 def options(**changes):
-    quick = {"datagram_bytes": 128, "bound_s": 0.2, "absence_s": 0.5, "warmup_steps": 1}
-    return Options(**{**quick, "reliable_steps": 0, **changes})
+    """Small datagrams and short bounds, over UBT from the first operation on; and changes."""
+    defaults = {
+        "datagram_bytes": 128,
+        "bound_s": 0.2,
+        "absence_s": 0.5,
+        "warmup_steps": 1,
+        "reliable_steps": 0,
+    }
+    return Options(**(defaults | changes))
 
 
 def lose(share, seed):

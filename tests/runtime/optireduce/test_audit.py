@@ -26,7 +26,7 @@ OPTIONS = Options(
 
 
 EVERYBODY = {0, 1, 2}
-FAULTS = {  # the ranks that see it
+SEEN_BY = {  # by fault, the ranks that see it
     "none": set(),
     "wrong sum": EVERYBODY,
     "unscaled": EVERYBODY,
@@ -34,10 +34,20 @@ FAULTS = {  # the ranks that see it
     "wrong bit": {0},
     "misplaced": {1},
 }
+
+
+def _with_first_byte_changed(rows):
+    return rows ^ (np.arange(rows.shape[1]) == 0).astype(np.uint8)
+
+
+def _shifted_by_8_bytes(rows):
+    return np.roll(rows, 8, axis=1)
+
+
 ALTERED = {  # (rank, stage, sender) where datagrams are placed, None: all; what is placed
     "left out": ((2, 0, 0), np.zeros_like),
-    "wrong bit": ((0, 1, 2), lambda rows: rows ^ (np.arange(rows.shape[1]) == 0).astype(np.uint8)),
-    "misplaced": ((1, 1, None), lambda rows: np.roll(rows, 8, axis=1)),
+    "wrong bit": ((0, 1, 2), _with_first_byte_changed),
+    "misplaced": ((1, 1, None), _shifted_by_8_bytes),
 }
 
 
@@ -78,7 +88,7 @@ def _add_one_to_results():
     Bucket.reduce = reduce_wrong
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", SEEN_BY)
 @on_ranks(3, timeout_s=110)
 def test_loss_is_no_wrong_sum_and_a_wrong_sum_is_seen_whatever_was_lost(rank, size, store, fault):
     _plant(fault, rank)
@@ -89,29 +99,37 @@ def test_loss_is_no_wrong_sum_and_a_wrong_sum_is_seen_whatever_was_lost(rank, si
         submit = engine.submit if tensor.dtype in FLOATS else engine.reliable.submit
         return submit(tensor, average=average).wait(WAIT)
 
-    engine.ledger.missing = records = []
+    records = []
+    engine.ledger.missing = records
     audit = Audit(records, OPTIONS.payload_bytes, PrefixStore("audit", store), rank, size)
-    wrong = []
+    messages = []
 
-    def check(*case):
+    def check(case, inputs, result):
         try:
-            audit(*case)
+            audit(case, inputs, result)
         except conformance.ConformanceError as error:
-            wrong.append(str(error))
+            messages.append(str(error))
 
-    cases = PrefixStore("cases", store)
-    conformance.run(all_reduce, cases, rank, size, sizes=(0, 1, 7, 1000), check=check)
-    assert all("are wrong)" in case for case in wrong)
-    store.set(f"wrong {rank}", "\n".join(wrong))
+    cases_store = PrefixStore("cases", store)
+    conformance.run(all_reduce, cases_store, rank, size, sizes=(0, 1, 7, 1000), check=check)
+    assert all("are wrong)" in message for message in messages)
+
+    store.set(f"wrong {rank}", "\n".join(messages))
     together(store, rank, size, "over")
-    found = [store.get(f"wrong {r}").decode() for r in range(size)]
-    assert {r for r, cases in enumerate(found) if cases} == FAULTS[fault]
-    kinds = {str(dtype).removeprefix("torch.") for dtype in FLOATS if any(found)}
-    assert all(f" x {kind} (" in "".join(found) for kind in kinds)
+    messages_of_ranks = [store.get(f"wrong {peer}").decode() for peer in range(size)]
+    seeing_ranks = {peer for peer, text in enumerate(messages_of_ranks) if text}
+    assert seeing_ranks == SEEN_BY[fault]
+    if seeing_ranks:
+        for dtype in FLOATS:
+            name = str(dtype).removeprefix("torch.")
+            assert f" x {name} (" in "".join(messages_of_ranks)
+
     totals = engine.ledger.totals
-    lost = audit.lost
     engine.close()
-    assert (totals["lost"], totals["due"]) == (lost[rank], audit.due[rank])
-    said = audit.losses()
-    assert f"{lost.total()} of {audit.due.total()} " in said
-    assert all(lost[r] and f"{lost[r]} at rank {r}" in said for r in range(size))
+    assert totals["lost"] == audit.lost[rank]
+    assert totals["due"] == audit.due[rank]
+    losses = audit.losses()
+    assert f"{audit.lost.total()} of {audit.due.total()} " in losses
+    for peer in range(size):
+        assert audit.lost[peer]
+        assert f"{audit.lost[peer]} at rank {peer}" in losses

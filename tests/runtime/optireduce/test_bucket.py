@@ -19,7 +19,7 @@ from runtime.optireduce.udp.data_path import NUMPY
 from runtime.work import AllReduceWork
 
 PAYLOAD = 32
-PATH = NUMPY
+PATH = NUMPY  # the data path; tests of the compiled one put that here
 
 
 @settings(max_examples=60, deadline=None)
@@ -36,37 +36,42 @@ def test_each_element_is_the_mean_of_what_came_of_it(numel, size, dtype, seed, s
     rank = seed % size
     run = seed % 3 + 1
     dice = torch.Generator().manual_seed(seed)
-    each = PAYLOAD // dtype.itemsize
+    per_datagram = PAYLOAD // dtype.itemsize
+    datagrams = -(-numel // per_datagram)
     gradients = torch.randn(size, numel, generator=dice).to(dtype)
-    count = -(-numel // each)
-    arrived = {}
-    pieces = np.zeros((size - 1, count, PAYLOAD), np.uint8)
-    for row, sender in enumerate(sorted(set(range(size)) - {rank})):
-        arrived[sender] = torch.rand(count, generator=dice).numpy() >= share
-        padded = torch.zeros(count * each, dtype=dtype)
+    senders = sorted(set(range(size)) - {rank})
+    arrived = np.zeros((size - 1, datagrams), bool)
+    pieces = np.zeros((size - 1, datagrams, PAYLOAD), np.uint8)
+    for row, sender in enumerate(senders):
+        arrived[row] = torch.rand(datagrams, generator=dice).numpy() >= share
+        padded = torch.zeros(datagrams * per_datagram, dtype=dtype)
         padded[:numel] = gradients[sender]
-        pieces[row] = padded.view(torch.uint8).numpy().reshape(count, PAYLOAD)
-        pieces[row, ~arrived[sender]] = 0xAB  # whatever was in memory
-    found = gradients[rank].clone()
-    there = np.stack([*arrived.values()])
-    for first in range(0, count, run):
-        own = found.view(torch.uint8).numpy()[first * PAYLOAD : (first + run) * PAYLOAD]
-        PATH.average(own, dtype, rank, pieces, first, there[:, first : first + run].copy(), average)
+        pieces[row] = padded.view(torch.uint8).numpy().reshape(datagrams, PAYLOAD)
+        pieces[row, ~arrived[row]] = 0xAB  # whatever was in memory
+
+    result = gradients[rank].clone()
+    for first in range(0, datagrams, run):
+        own = result.view(torch.uint8).numpy()[first * PAYLOAD : (first + run) * PAYLOAD]
+        arrived_of_run = arrived[:, first : first + run].copy()
+        PATH.average(own, dtype, rank, pieces, first, arrived_of_run, average)
+
     wide = torch.promote_types(dtype, torch.float32)
-    close = 1e-5 if dtype.itemsize > 2 else 1e-2
+    tolerance = 1e-5 if dtype.itemsize > 2 else 1e-2
     for element in range(numel):
-        came = [gradients[rank, element].item()]
-        came += [gradients[s, element].item() for s in arrived if arrived[s][element // each]]
-        right = np.mean(came) * (1 if average else size)
-        rounded = torch.tensor(right, dtype=wide).to(dtype).item()
-        assert found[element].item() == pytest.approx(rounded, rel=close, abs=1e-5)
+        contributions = [gradients[rank, element].item()]
+        for row, sender in enumerate(senders):
+            if arrived[row, element // per_datagram]:
+                contributions.append(gradients[sender, element].item())
+        exact = np.mean(contributions) * (1 if average else size)
+        expected = torch.tensor(exact, dtype=wide).to(dtype).item()
+        assert result[element].item() == pytest.approx(expected, rel=tolerance, abs=1e-5)
 
 
 def test_a_lost_piece_of_a_sum_is_the_own_contribution_times_the_ranks():
     """Rank 1's shard: 20 elements, 3 datagrams, of which the second is lost."""
-    chosen = Options(datagram_bytes=PAYLOAD + 48 + 48)  # 80 bytes of payload: 20 elements
+    options = Options(datagram_bytes=PAYLOAD + 48 + 48)  # 80 bytes of payload: 20 elements
     work = AllReduceWork(0, torch.ones(80), False, 0.0)
-    bucket = Bucket(work, step=0, index=0, rank=0, bounds=shard_bounds(80, 2), options=chosen)
+    bucket = Bucket(work, step=0, index=0, rank=0, bounds=shard_bounds(80, 2), options=options)
     bucket.encode(ScratchPool())
     bucket.open(0.0, 1.0)
     bucket.arrived[1][1][0] = True
@@ -75,6 +80,7 @@ def test_a_lost_piece_of_a_sum_is_the_own_contribution_times_the_ranks():
 
 
 def _record(step, lost):
+    """A step of 100 datagrams, of which so many of rank 2's were lost."""
     record = StepRecord(step, submitted=1, operations=1, sealed=True)
     record.due = [50, 50]
     record.lost = [lost, 0]
@@ -89,6 +95,7 @@ def test_the_losses_skips_above_one_threshold_and_stops_above_another():
     assert losses.close_step(_record(1, 40)) is None
     assert losses.skip
     assert losses.close_step(_record(2, 40)) is None  # mean 28 %
+
     losses.dropped = {"stale": 7}
     losses.dropped_from = {(1, "stale"): 7}
     error = losses.close_step(_record(3, 40))
@@ -109,21 +116,23 @@ def test_a_step_is_complete_when_it_is_sealed_and_all_is_over():
         sender=SimpleNamespace(pacers={1: SimpleNamespace(rate=5.0, rtt_s=0.1)}),
     )
     bucket = SimpleNamespace(step=0, stages=(stage, stage), seed=None)
+
     losses.submitted(0, 0, False)
     losses.ended(bucket, protocol, 0.2)
     assert not losses.steps
+
     losses.submitted(0, 1, True)
     losses.ended(bucket, protocol, 0.2)
     assert [(record.operations, record.loss) for record in losses.steps] == [(2, 0.25)]
 
 
-def _reliable(*others):
-    """Three ranks; the two others say what is given, the second time times of 1 s."""
-    said = [others]
+def _reliable(*first_answers):
+    """Three ranks; the two others answer this at first, and the second time with times of 1 s."""
+    answers_left = [first_answers]
 
     def gather(values):
-        given = said.pop() if said else [[1.0] * len(values)] * 2
-        return [values, *given]
+        answers = answers_left.pop() if answers_left else [[1.0] * len(values)] * 2
+        return [values, *answers]
 
     return SimpleNamespace(gather=gather)
 
@@ -137,7 +146,8 @@ def test_the_bound_is_that_of_the_largest_bucket_over_all_ranks():
     assert sync_point.bound_s == Options().warmup_bound_s
     for size, stage_s in [(500, 7.0), (9000, 3.0), (9000, 2.0), (40, 9.0), (9000, 0.5)]:
         sync_point.took(size, stage_s)
-    sync_point.decide(_reliable([2.0, 0.0], [5.0, 0.0]), _losses())  # as many as the fewest have: 2
+    # of each rank as many times count as the rank with the fewest has: 2
+    sync_point.decide(_reliable([2.0, 0.0], [5.0, 0.0]), _losses())
     assert sync_point.bound_s == 2.0 * Options().bound_factor
     sync_point.took(9000, 5.0)  # from now on among the latest three
     sync_point.decide(_reliable([3.0, 0.0], [3.0, 0.0]), _losses())

@@ -28,7 +28,7 @@ from verify.errors import ArgumentError, RankFailure
 
 SIZE = 3
 VICTIM = 1
-WAIT = timedelta(seconds=300)
+WAIT = timedelta(seconds=300)  # against hangs, no claim on speed
 WARM = Options(warmup_steps=60, reliable_steps=59, dead_s=90.0)
 OVER_UBT = Options(warmup_steps=0, bound_s=5.0, dead_s=90.0)
 """What UBT suspects takes longer than the test: it is not what notices."""
@@ -52,13 +52,17 @@ def test_sums_are_what_follows_from_what_arrived(rank, size, store):
     for step, case in enumerate(CASES):
         dice = torch.Generator().manual_seed(step)
         inputs = torch.randn(3, size, case.numel, generator=dice).to(case.dtype)
-        three = [tensor.clone() for tensor in inputs[:, rank]]
-        works = [engine.submit(t, average=case.average, last=t is three[2]) for t in three]
+        tensors = [tensor.clone() for tensor in inputs[:, rank]]
+        works = []
+        for number, tensor in enumerate(tensors):
+            works.append(engine.submit(tensor, average=case.average, last=number == 2))
         for work in works:
             work.wait(WAIT)
-        for brought, found in zip(inputs, three, strict=True):
-            audited += [engine.ledger.missing.pop(0)] if step else []
-            audit(case, list(brought), found)
+
+        for contributions, result in zip(inputs, tensors, strict=True):
+            if step > 0:  # nothing is recorded of what went over TCP
+                audited.append(engine.ledger.missing.pop(0))
+            audit(case, list(contributions), result)
     together(store, rank, size, "done")
     engine.close()
     assert engine.failure is None
@@ -105,12 +109,16 @@ def test_the_backend_carries_what_it_can_and_counts_the_rest(rank, size, store):
     runtime.configure(algorithm="optireduce", options=OVER_UBT)
     dist.init_process_group("latecomer", store=store, rank=rank, world_size=size, timeout=WAIT)
     group = dist.group.WORLD
-    group.engine.ledger.missing = records = []
-    inputs = [torch.arange(5000.0) * (r + 1) for r in range(size)]
-    tensor, largest = inputs[rank].clone(), torch.tensor(rank)
+    records = []
+    group.engine.ledger.missing = records
+
+    inputs = [torch.arange(5000.0) * (peer + 1) for peer in range(size)]
+    tensor = inputs[rank].clone()
     dist.all_reduce(tensor)
     audit = Audit(records, OVER_UBT.payload_bytes, PrefixStore("audit", store), rank, size)
     audit(Case(tensor.dtype, 5000, average=False, exact=True), inputs, tensor)
+
+    largest = torch.tensor(rank)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     assert largest == 2
     assert dict(group.paths) == {"optireduce": 1, "operation MAX": 1}
@@ -146,7 +154,7 @@ def _end(engine, store, error):
 
 
 @pytest.mark.parametrize(
-    ("options", "how", "timeout_s"),
+    ("options", "number", "timeout_s"),
     [
         (WARM, signal.SIGKILL, 8.0),
         (replace(OVER_UBT, dead_s=3.0), signal.SIGKILL, 30.0),
@@ -154,12 +162,17 @@ def _end(engine, store, error):
     ],
 )
 @on_ranks(SIZE, timeout_s=100, victims={VICTIM})
-def test_a_lost_rank_is_named_over_tcp_and_over_ubt(rank, size, store, options, how, timeout_s):
+def test_a_lost_rank_is_named_over_tcp_and_over_ubt(rank, size, store, options, number, timeout_s):
     engine = _started(rank, size, store, options, timeout_s)
     if rank == VICTIM:
-        os.kill(os.getpid(), how)
+        os.kill(os.getpid(), number)
+
+    def go_on():
+        for _ in range(50):
+            engine.submit(torch.ones(1000)).wait(WAIT)
+
     with pytest.raises(RankFailure) as failed:
-        [engine.submit(torch.ones(1000)).wait(WAIT) for _ in range(50)]
+        go_on()
     _end(engine, store, failed.value)
 
 
@@ -169,10 +182,10 @@ def test_what_is_open_over_ubt_ends_when_a_resync_finds_a_rank_dead(rank, size, 
     replicas = Replicas([nn.Parameter(torch.ones(100))], engine.reliable)
     if rank == VICTIM:
         os.kill(os.getpid(), signal.SIGKILL)
-    open_ = engine.submit(torch.ones(1000))
+    work = engine.submit(torch.ones(1000))
     with pytest.raises(RankFailure) as failed:
         replicas.resync()
     with pytest.raises(RankFailure) as ended:
-        open_.wait(WAIT)
+        work.wait(WAIT)
     assert ended.value is failed.value
     _end(engine, store, failed.value)

@@ -14,17 +14,23 @@ from verify.errors import ArgumentError, TensorError
 
 def _definition(x, signs, block):
     """By popcount: H[i, j] = (-1)^|i & j| / sqrt(b); the rest in powers of two."""
-    out = np.empty_like(x)
+    transformed = np.empty_like(x)
     start = 0
     sizes = [block] * (len(x) // block)
-    sizes += [1 << b for b in range(16, -1, -1) if (len(x) % block) >> b & 1]
+    sizes += [1 << bit for bit in range(16, -1, -1) if (len(x) % block) >> bit & 1]
     for size in sizes:
-        index = np.arange(size)
-        ones = np.array([[bin(i & j).count("1") for j in index] for i in index])
-        matrix = (-1.0) ** ones / np.sqrt(size)
-        out[start : start + size] = matrix @ (signs * x)[start : start + size]
+        part = slice(start, start + size)
+        transformed[part] = _matrix(size) @ (signs * x)[part]
         start += size
-    return out
+    return transformed
+
+
+def _matrix(size):
+    matrix = np.empty((size, size))
+    for i in range(size):
+        for j in range(size):
+            matrix[i, j] = (-1.0) ** (i & j).bit_count() / np.sqrt(size)
+    return matrix
 
 
 @pytest.mark.parametrize("numel", [0, 1, 2, 63, 64, 65, 127, 200])
@@ -48,9 +54,10 @@ def test_the_inverse_gives_the_tensor_back_up_to_rounding(numel, block, dtype, s
     x = torch.randn(numel, generator=torch.Generator().manual_seed(seed)).to(dtype)
     y = x.clone()
     hadamard.transform(y, seed, block=block)
-    norms = x.double().norm(), y.double().norm()
+    norm = x.double().norm()
     rounding = 4 * torch.finfo(dtype).eps + 1e-12
-    assert abs(norms[0] - norms[1]) <= rounding * norms[0]  # orthonormal
+    assert abs(norm - y.double().norm()) <= rounding * norm  # orthonormal
+
     hadamard.transform(y, seed, block=block, inverse=True)
     if numel:
         assert (x - y).abs().max() <= 64 * torch.finfo(dtype).eps
@@ -67,13 +74,14 @@ def test_lost_runs_leave_the_estimate_unbiased_and_small_everywhere():
     x = torch.randn(size, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     x[:8] = 10.0
     errors = torch.empty(12, blocks, size, dtype=torch.float64)
-    for seed, found in enumerate(errors):
+    for seed in range(12):
         y = x.repeat(blocks)  # each has signs of its own
         hadamard.transform(y, seed, block=size)
         y.view(blocks, size)[:, lost] = 0
         y *= size / (size - 102)
         hadamard.transform(y, seed, block=size, inverse=True)
-        found[:] = y.view(blocks, size) - x
+        errors[seed] = y.view(blocks, size) - x
+
     deviation = errors.square().mean((0, 1)).sqrt()
     assert (errors.mean((0, 1)).abs() < 6 * deviation / (12 * blocks) ** 0.5).all()
     assert deviation.max() < 2
@@ -82,11 +90,13 @@ def test_lost_runs_leave_the_estimate_unbiased_and_small_everywhere():
 def test_ranks_draw_the_same_signs_and_operations_different_ones():
     seeds = [hadamard.operation_seed(5, step, bucket) for step in range(20) for bucket in range(20)]
     assert len(set(seeds)) == 400
-    first, again, other = torch.ones(3, 1000)
-    for flat, seed in ((first, seeds[0]), (again, seeds[0]), (other, seeds[1])):
-        hadamard.transform(flat, seed)
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+
+    first, same_seed, another_seed = torch.ones(3, 1000)
+    hadamard.transform(first, seeds[0])
+    hadamard.transform(same_seed, seeds[0])
+    hadamard.transform(another_seed, seeds[1])
+    assert torch.equal(first, same_seed)
+    assert not torch.equal(first, another_seed)
 
 
 def test_mistakes_are_named():

@@ -26,6 +26,7 @@ class Block(nn.Module):
 
 
 def model(stages, seed=0):
+    """A block for each stage, with the same weights wherever they are made."""
     torch.manual_seed(seed)
     return [Block() for _ in range(stages)]
 
@@ -35,9 +36,11 @@ def device_of(blocks):
 
 
 def batch(step, microbatches, device="cpu"):
+    """Inputs and targets of a step, the same wherever they are made."""
     generator = torch.Generator().manual_seed(100 + step)
-    size = microbatches * PER_MICROBATCH, WIDTH
-    x, y = (torch.randn(size, generator=generator) for _ in range(2))
+    size = (microbatches * PER_MICROBATCH, WIDTH)
+    x = torch.randn(size, generator=generator)
+    y = torch.randn(size, generator=generator)
     return x.to(device), y.to(device)
 
 
@@ -48,11 +51,12 @@ def loss_fn(output, target):
 def run_step(pipeline, data, device="cpu"):
     """A step of a pipeline with the batch of this number; its losses."""
     plan = pipeline.verified.schedule
-    mine = pipeline.verified.stages_of(pipeline.rank)
+    own_stages = pipeline.verified.stages_of(pipeline.rank)
     x, y = batch(data, plan.microbatches, device)
+    inputs = [x] if 0 in own_stages else []
+    target = y if plan.stages - 1 in own_stages else None
     losses = []
-    target = y if plan.stages - 1 in mine else None
-    pipeline.step(*([x] if 0 in mine else []), target=target, losses=losses)
+    pipeline.step(*inputs, target=target, losses=losses)
     return losses
 
 
@@ -61,14 +65,16 @@ def reference(blocks, step, microbatches):
     whole = nn.Sequential(*blocks)
     whole.zero_grad()
     x, y = batch(step, microbatches, device_of(blocks))
+
     losses = []
     for part, target in zip(x.chunk(microbatches), y.chunk(microbatches), strict=True):
         loss = loss_fn(whole(part), target)
         loss.backward()
         losses.append(loss.item())
-    gradients = [
-        [p.grad / microbatches for p in block.parameters() if p.grad is not None]
-        for block in blocks
-    ]
+
+    gradients = []
+    for block in blocks:
+        sums = [parameter.grad for parameter in block.parameters()]
+        gradients.append([gradient / microbatches for gradient in sums if gradient is not None])
     whole.zero_grad()
     return gradients, losses

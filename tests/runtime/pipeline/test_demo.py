@@ -33,7 +33,8 @@ def test_the_demonstration(tmp_path: Path) -> None:
     assert result.output.count("slow link") == 3
     assert "of 4 of 4 steps equal" in result.output
     assert (tmp_path / "timeline.svg").read_text().count(": measured, ") == 2
-    names = {e["name"] for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {event["name"] for event in events}
     assert {"0F0", "1I3", "0W3", "0SEND_F1", "1SEND_B2"} <= names
 
 
@@ -59,17 +60,21 @@ def _records() -> dict[int, StepRecord]:
     ms = 1e-3
     ahead = 100.0
 
-    def record(rank: int, actions: dict[str, tuple[float, float]], there: Transit) -> StepRecord:
-        spans = [Span(parse_action(a), b * ms, e * ms) for a, (b, e) in actions.items()]
-        return StepRecord(0, "d", 0.0, 1.0, spans, [there])
+    def span(action: str, begin_ms: float, end_ms: float, ahead_s: float = 0.0) -> Span:
+        return Span(parse_action(action), ahead_s + begin_ms * ms, ahead_s + end_ms * ms)
 
-    up = Transit(parse_action("1RECV_F0"), 0, 8 * ms, ahead + 10 * ms)
-    down = Transit(parse_action("0RECV_B0"), 1, ahead + 30 * ms, 32 * ms)
-    first = {"0F0": (0.0, 8.0), "0I0": (32.0, 40.0), "0W0": (40.0, 44.0)}
-    shift = ahead / ms
-    second = {"1F0": (shift + 10, shift + 20), "1I0": (shift + 20, shift + 30)}
-    second |= {"1W0": (shift + 30, shift + 36)}
-    return {0: record(0, first, down), 1: record(1, second, up)}
+    forward = Transit(parse_action("1RECV_F0"), 0, 8 * ms, ahead + 10 * ms)
+    backward = Transit(parse_action("0RECV_B0"), 1, ahead + 30 * ms, 32 * ms)
+    spans_of_0 = [span("0F0", 0, 8), span("0I0", 32, 40), span("0W0", 40, 44)]
+    spans_of_1 = [
+        span("1F0", 10, 20, ahead),
+        span("1I0", 20, 30, ahead),
+        span("1W0", 30, 36, ahead),
+    ]
+    return {
+        0: StepRecord(0, "d", 0.0, 1.0, spans_of_0, [backward]),
+        1: StepRecord(0, "d", 0.0, 1.0, spans_of_1, [forward]),
+    }
 
 
 def test_bars_are_on_one_clock() -> None:
@@ -84,7 +89,11 @@ def test_bars_are_on_one_clock() -> None:
 
 def test_the_model_says_what_was_measured() -> None:
     plan = schedule([["0F0", "0I0", "0W0"], ["1F0", "1I0", "1W0"]], 1)
-    found = planned(plan, observed(plan, _records()))
-    measured = bars(_records())
-    right = {b.action: pytest.approx((b.start, b.end)) for b in measured if b.receiver is None}
-    assert {b.action: (b.start, b.end) for b in found if b.receiver is None} == right
+    planned_bars = planned(plan, observed(plan, _records()))
+
+    planned_actions = {bar.action: bar for bar in planned_bars if bar.receiver is None}
+    measured_actions = {bar.action: bar for bar in bars(_records()) if bar.receiver is None}
+    assert planned_actions.keys() == measured_actions.keys()
+    for action, bar in planned_actions.items():
+        assert bar.start == pytest.approx(measured_actions[action].start)
+        assert bar.end == pytest.approx(measured_actions[action].end)

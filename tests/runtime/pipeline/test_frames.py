@@ -30,34 +30,36 @@ TENSORS = [
 
 @pytest.fixture
 def ends():
-    """One end to write to, the other to read from."""
-    one, other = socket.socketpair()
-    with one, other:
-        one.settimeout(20)
-        other.settimeout(20)
-        yield one, cast(BufferedReader, other.makefile("rb"))
+    """A socket to write to, and what is read from its peer."""
+    sender, receiver = socket.socketpair()
+    with sender, receiver:
+        sender.settimeout(20)
+        receiver.settimeout(20)
+        yield sender, cast(BufferedReader, receiver.makefile("rb"))
 
 
 def test_tensors_come_as_they_went(ends):
-    one, stream = ends
+    sender, stream = ends
     header = MessageHeader.of(7, parse_action("2RECV_F5"), TENSORS)
 
     def send():
         for _ in range(2):
-            one.sendall(write(one, header, TENSORS))
-        one.close()
+            sender.sendall(write(sender, header, TENSORS))
+        sender.close()
 
     thread = threading.Thread(target=send)
     thread.start()
     for _ in range(2):
         message = read(stream, empty)
         assert message is not None
-        assert message[0] == header
-        for sent, found in zip(TENSORS, message[1], strict=True):
-            assert (sent is None) == (found is None)
-            if sent is not None and found is not None:
-                assert (sent.dtype, sent.shape) == (found.dtype, found.shape)
-                assert torch.equal(sent, found)
+        received_header, received_tensors = message
+        assert received_header == header
+        for sent, received in zip(TENSORS, received_tensors, strict=True):
+            assert (sent is None) == (received is None)
+            if sent is not None and received is not None:
+                assert sent.dtype == received.dtype
+                assert sent.shape == received.shape
+                assert torch.equal(sent, received)
     assert read(stream, empty) is None
     thread.join()
     flags = [meta is not None and meta.requires_grad for meta in header.tensors]
@@ -86,19 +88,22 @@ def _header(action="1RECV_F0", dtype="float32"):
     ],
 )
 def test_what_is_no_message(data, problem, ends):
-    one, stream = ends
-    one.sendall(data)
-    one.close()
+    sender, stream = ends
+    sender.sendall(data)
+    sender.close()
     with pytest.raises(WireError, match=problem):
         read(stream, empty)
 
 
 def test_what_cannot_travel(ends):
+    sender, _ = ends
     action = parse_action("1RECV_F0")
     with pytest.raises(TensorError, match="must be dense"):
         MessageHeader.of(0, action, [torch.eye(3).to_sparse()])
-    few = [torch.ones(1)] * 100
-    many = [torch.ones(1)] * 3000
-    assert write(ends[0], MessageHeader.of(0, action, few), few) == b""
+
+    tensors = [torch.ones(1)] * 100
+    assert write(sender, MessageHeader.of(0, action, tensors), tensors) == b""
+
+    too_many = [torch.ones(1)] * 3000
     with pytest.raises(TensorError, match="3000 tensors"):  # nobody would take such a header
-        write(ends[0], MessageHeader.of(0, action, many), many)
+        write(sender, MessageHeader.of(0, action, too_many), too_many)

@@ -26,13 +26,13 @@ TIMEOUT_S = 6.0
 DEAD = 1
 
 
-def _trap(then):
+def _trap(fault):
     """A hook of a module that springs at its third forward."""
     count = itertools.count(1)
 
     def spring(*_):
         if next(count) == 3:
-            if then == "die":
+            if fault == "die":
                 os._exit(1)
             raise ValueError("a trap")
 
@@ -45,29 +45,33 @@ def test_failures_and_refusals(rank, size, store):
     block = Block()
     plain = one_f_one_b(RANKS, MICROBATCHES)
     doubled = [[*program, program[-1]] for program in plain]
+    other_on_rank_1 = gpipe(RANKS, MICROBATCHES) if rank == 1 else plain
     ddp = torch.nn.parallel.DistributedDataParallel(block)
+
     for module, programs, problem in (
         (block, one_f_one_b(RANKS + 1, MICROBATCHES), f"for {RANKS + 1} ranks, the group has 3"),
         (block, doubled, r"never run(.|\n)*exactly_once|exactly_once(.|\n)*never run"),
         ({RANKS: block}, plain, rf"must be the modules of stages \[{rank}\]"),
         (ddp, plain, "silently not be reduced"),
-        (block, (gpipe if rank == 1 else one_f_one_b)(RANKS, MICROBATCHES), "another schedule"),
+        (block, other_on_rank_1, "another schedule"),
     ):
         with pytest.raises((ScheduleRefused, ArgumentError), match=problem):
             Pipeline(module, schedule(programs), loss_fn, timeout_s=30)
+
     plan = load(schedule(zero_bubble(RANKS, MICROBATCHES)))
-    for culprit, then in ((0, "raise"), (2, "sleep"), (DEAD, "die")):
+    for culprit, fault in ((0, "raise"), (2, "sleep"), (DEAD, "die")):
         blocks = model(RANKS)
         pipeline = Pipeline(blocks[rank], plan, loss_fn, timeout_s=TIMEOUT_S)
         assert matches(pipeline, blocks, 0)
         if rank == culprit:
-            blocks[rank].register_forward_pre_hook(_trap(then))
-            while then == "sleep" and pipeline.failure is None:  # until the others give it up
+            blocks[rank].register_forward_pre_hook(_trap(fault))
+            while fault == "sleep" and pipeline.failure is None:  # until the others give it up
                 time.sleep(0.05)
+
         for step in (1, 2):  # who has failed stays so
             with pytest.raises((RuntimeError, RankFailure)) as failed:
                 run_step(pipeline, step)
-            if (rank, then, step) == (culprit, "raise", 1):
+            if rank == culprit and fault == "raise" and step == 1:
                 assert isinstance(failed.value.__cause__, ValueError)
             else:
                 assert isinstance(failed.value, RankFailure)
@@ -112,12 +116,16 @@ def test_messages_that_nobody_can_want(receive, step, sender, problem):
 
 def test_injected_delays():
     faults = Faults([LinkFault(0, 1, 2.0, 1.0, 3, 4), LinkFault(0, 1, 0.5, first_step=4)])
-    found = {step: faults.delay_s(0, 1, step) for step in range(2, 6)}
-    assert found == {2: (0, 0), 3: (2.0, 1.0), 4: (2.5, 1.0), 5: (0.5, 0)}
+    delays_s = {step: faults.delay_s(0, 1, step) for step in range(2, 6)}
+    assert delays_s == {2: (0, 0), 3: (2.0, 1.0), 4: (2.5, 1.0), 5: (0.5, 0)}
     assert faults.delay_s(1, 0, 3) == (0, 0)
+
     # two messages at once: the second waits for the link, not for the latency of the first
-    first, free = due_s(10.0, 0.0, (2.0, 1.0))
-    second, _ = due_s(10.0, free, (2.0, 1.0))
-    assert (first, free, second) == (13.0, 11.0, 14.0)
+    first_s, free_s = due_s(10.0, 0.0, (2.0, 1.0))
+    second_s, _ = due_s(10.0, free_s, (2.0, 1.0))
+    assert first_s == 13.0
+    assert free_s == 11.0
+    assert second_s == 14.0
+
     with pytest.raises(ArgumentError, match="latency_s"):
         LinkFault(0, 1, -1.0)

@@ -31,6 +31,7 @@ def test_the_programs_that_run_are_proved(name):
 
 
 def _without_a_receive(schedule: PipelineSchedule, costs) -> PipelineSchedule:
+    """Rank 0 does not receive what it is sent backward."""
     complete = lowered(schedule, costs)
     first = tuple(action for action in complete.programs[0] if action.kind != "RECV_B")
     return msgspec.structs.replace(complete, programs=(first, *complete.programs[1:]))

@@ -21,6 +21,7 @@ from runtime.policy.options import Options, PolicyInputs
 MESSAGES = msgspec.msgpack.Decoder(PolicyMessage)
 LARGE = 10**4
 """Bytes for which S*beta is 10 ms in ``inputs``."""
+# the first two cost what they do for 8 ranks: messages, and shares of the buffer
 CANDIDATES = (
     ScheduleCandidate("m = 1", 1, Phase(6, 6 / 7), Phase(9, 9 / 7)),
     ScheduleCandidate("m = 4", 1, Phase(24, 6 / 7), Phase(30, 30 / 28), on_demand=True),
@@ -29,10 +30,12 @@ CANDIDATES = (
 
 
 def inputs(ranks, options=None, head_of=0, *, all_made=True):
-    profile = Profile(ranks, AlphaBeta(1e-5, 1e-6), AlphaBeta(2e-5, 1e-6))
-    known = PolicyInputs(options or Options(), ranks, CANDIDATES, profile, head_of=head_of)
-    known.made = -1 if all_made else known.made
-    return known
+    """What decisions are made from, with ``CANDIDATES``; ``all_made``: all ranks have made them."""
+    profile = Profile(ranks, native=AlphaBeta(1e-5, 1e-6), schedule=AlphaBeta(2e-5, 1e-6))
+    policy_inputs = PolicyInputs(options or Options(), ranks, CANDIDATES, profile, head_of=head_of)
+    if all_made:
+        policy_inputs.made = -1  # bits: all are set
+    return policy_inputs
 
 
 @dataclass
@@ -63,18 +66,24 @@ class Network:
 
     def __post_init__(self):
         n = self.size
-        all_made = not self.made_at
-        known = [inputs(n, self.options, self.head_of, all_made=all_made) for _ in range(n)]
-        self.agents = [RankAgent(rank, each) for rank, each in enumerate(known)]
-        self.clocks, self.dice = self.clocks or (0.0,) * n, random.Random(self.seed)
+        self.agents = []
+        for rank in range(n):
+            own_inputs = inputs(n, self.options, self.head_of, all_made=not self.made_at)
+            self.agents.append(RankAgent(rank, own_inputs))
+        self.clocks = self.clocks or (0.0,) * n
+        self.dice = random.Random(self.seed)
+
         # per rank, by operation
-        self.decisions, self.decided_s, self.arrived_s = ([[] for _ in range(n)] for _ in range(3))
+        self.decisions = [[] for _ in range(n)]
+        self.decided_s = [[] for _ in range(n)]
+        self.arrived_s = [[] for _ in range(n)]
+
         self.done_s = []
         self.sent = Counter()
         self.faults = []
         self.now_s = 0.0
         self.heard = Counter()  # messages about operations, by rank
-        self._events = []
+        self._events = []  # a heap of (when, count, rank, action, its arguments)
         self._count = itertools.count()
         self._woken = [math.inf] * n
         self._finished = [0] * n
@@ -87,37 +96,43 @@ class Network:
             self._next(rank)
             self._happen(rank)
         while self._events and self.now_s < limit_s and not self.faults:
-            at_s, _, rank, what, *more = heapq.heappop(self._events)
+            at_s, _, rank, action, *arguments = heapq.heappop(self._events)
+
             since_s, until_s = self.stopped.get(rank, (0.0, 0.0))
             if since_s <= at_s < until_s:
-                if what != self._receive:  # what reaches a stopped host is lost
-                    self._at(until_s, rank, what, *more)
+                if action != self._receive:  # what reaches a stopped host is lost
+                    self._at(until_s, rank, action, *arguments)
                 continue
+
             self.now_s = at_s
-            self._happen(rank, what, *more)
-            if all(len(each) == self.operations for each in self.decisions):
+            self._happen(rank, action, *arguments)
+            if all(len(decisions) == self.operations for decisions in self.decisions):
                 break
         return self
 
-    def _at(self, at_s, rank, what, *more):
-        heapq.heappush(self._events, (at_s, next(self._count), rank, what, *more))
+    def _at(self, at_s, rank, action, *arguments):
+        # the count: events of the same time happen in order, and their actions aren't compared
+        heapq.heappush(self._events, (at_s, next(self._count), rank, action, *arguments))
 
     def _clock(self, rank):
         return self.now_s + self.clocks[rank]
 
-    def _happen(self, rank, what=None, *more):
+    def _happen(self, rank, action=None, *arguments):
         """Something happens at a rank, now; then what follows from it."""
-        if what:
-            what(rank, *more)
+        if action:
+            action(rank, *arguments)
         self._post(rank)
+
         while (event := self.agents[rank].next_event()) is not None:
             if isinstance(event, Fault):
                 self.faults.append(event)
             elif isinstance(event, Decided):
                 self._decided(rank, event.operation, event.decision)
-        if (timer_s := self.agents[rank].get_timer()) is None:
+
+        timer_s = self.agents[rank].get_timer()
+        if timer_s is None:
             return
-        at_s = max(self.now_s + 1e-6, timer_s - self.clocks[rank])
+        at_s = max(self.now_s + 1e-6, timer_s - self.clocks[rank])  # time goes on in any case
         if at_s < self._woken[rank]:
             self._woken[rank] = at_s
             self._at(at_s, rank, self._tick)
@@ -169,29 +184,39 @@ class Network:
         assert operation == len(self.decisions[rank])
         self.decisions[rank].append(decision)
         self.decided_s[rank].append(self.now_s)
-        if any(len(each) <= operation for each in self.decisions):
+        if any(len(decisions) <= operation for decisions in self.decisions):
             return
-        began = sorted(each[operation] for each in self.decided_s)
-        known = self.agents[0].inputs
-        nbytes = self.nbytes(0, operation)
-        assert all(each.made >> max(0, decision.candidate) & 1 for each in self.agents)
-        if decision.candidate == NATIVE:
-            native_s = known.native_s(nbytes, corrected=False)
-            end_s = self._serve(began[-1], self.slower[0] * native_s)
-        else:
-            found = known.times(len(decision.late), nbytes, corrected=False)
-            takes = next(each for each in found if each.candidate == decision.candidate)
-            waited_s = self._serve(began[-1 - len(decision.late)], self.slower[1] * takes.waiting_s)
-            end_s = self._serve(max(began[-1], waited_s), self.slower[1] * takes.completion_s)
+        assert all(agent.made >> max(0, decision.candidate) & 1 for agent in self.agents)
+
+        begins_s = sorted(decided_s[operation] for decided_s in self.decided_s)
+        end_s = self._end_s(decision, begins_s, self.nbytes(0, operation))
         self.done_s.append(end_s)
-        for each in range(self.size):
-            self._at(end_s, each, self._done, operation)
+        for peer in range(self.size):
+            self._at(end_s, peer, self._done, operation)
+
+    def _end_s(self, decision, begins_s, nbytes):
+        """When all have the result of an operation that the ranks begin at these times, sorted."""
+        native_slower, schedule_slower = self.slower
+        if decision.candidate == NATIVE:
+            native_s = self.agents[0].inputs.native_s(nbytes, corrected=False)
+            return self._serve(begins_s[-1], native_slower * native_s)
+
+        schedule = self.predicted(decision, nbytes)
+        last_on_time_s = begins_s[-1 - len(decision.late)]
+        waited_s = self._serve(last_on_time_s, schedule_slower * schedule.waiting_s)
+        return self._serve(max(begins_s[-1], waited_s), schedule_slower * schedule.completion_s)
+
+    def predicted(self, decision, nbytes):
+        """W and C of the schedule that was decided, by the profile."""
+        schedules = self.agents[0].inputs.times(len(decision.late), nbytes, corrected=False)
+        return next(times for times in schedules if times.candidate == decision.candidate)
 
     def _serve(self, from_s, left_s):
         """When the links have done so much more work, in the gaps that older operations leave."""
         parts = []
         for since_s, until_s in self._served:
-            if (gap_s := max(0.0, since_s - from_s)) >= left_s:
+            gap_s = max(0.0, since_s - from_s)
+            if gap_s >= left_s:
                 break
             if gap_s:
                 parts.append((from_s, since_s))

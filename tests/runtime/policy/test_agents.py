@@ -22,16 +22,21 @@ MODES = ["predict", "eager", "auto"]
 def _agreed(network):
     """Every operation was decided on every rank, everywhere alike; the decisions."""
     assert not network.faults
-    assert {len(each) for each in network.decisions} == {network.operations}
+    assert {len(own_decisions) for own_decisions in network.decisions} == {network.operations}
     for operation, decisions in enumerate(zip(*network.decisions, strict=True)):
         assert len(set(decisions)) == 1, (operation, decisions)
     return network.decisions[0]
 
 
-WEATHER = {"lost": st.sampled_from([0.0, 0.1, 0.5]), "doubled": st.sampled_from([0.0, 0.5])}
-WEATHER |= {"longest_s": st.sampled_from([0.0001, 0.05, 3.0]), "seed": st.integers(0, 2**32)}
-WEATHER |= {"clocks": st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=6).map(tuple)}
-WEATHER |= {"head_of": st.integers(1, 3), "window": st.integers(1, 9)}
+WEATHER = {
+    "lost": st.sampled_from([0.0, 0.1, 0.5]),
+    "doubled": st.sampled_from([0.0, 0.5]),
+    "longest_s": st.sampled_from([0.0001, 0.05, 3.0]),
+    "seed": st.integers(0, 2**32),
+    "clocks": st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=6).map(tuple),
+    "head_of": st.integers(1, 3),
+    "window": st.integers(1, 9),
+}
 
 
 @settings(max_examples=24, deadline=None)
@@ -39,12 +44,15 @@ WEATHER |= {"head_of": st.integers(1, 3), "window": st.integers(1, 9)}
 def test_same_decision_everywhere_in_any_weather(mode, weather):
     network = Network(len(weather["clocks"]), Options(mode), 40, **weather, made_at={0: 9})
     dice = network.dice
-    who = {operation: dice.randrange(network.size) for operation in range(network.operations)}
-    habit = dice.randrange(network.size)
+    late_at = [dice.randrange(network.size) for _ in range(network.operations)]
+    habitually_late = dice.randrange(network.size)
 
     def lateness(rank, operation):
-        late = habit if operation % 20 > 4 else who[operation]
-        return dice.random() * 0.01 + (dice.choice([0.3, 5.0]) if rank == late else 0.0)
+        late = habitually_late if operation % 20 > 4 else late_at[operation]
+        jitter_s = dice.random() * 0.01
+        if rank != late:
+            return jitter_s
+        return jitter_s + dice.choice([0.3, 5.0])
 
     network.lateness = lateness
     network.made_at |= {rank: dice.randrange(20) for rank in range(network.size)}
@@ -57,7 +65,9 @@ def test_a_persistent_straggler_is_found_even_if_it_coordinates(mode, late, head
     """Rank 0 coordinates first; being late it hands over, and is treated as any other."""
     network = Network(4, Options(mode), operations=40, window=1, head_of=head_of)
     network.lateness = lambda rank, _: 10.0 if rank == late else 0.001 * rank
+
     decisions = _agreed(network.run(limit_s=5000.0))
+
     assert all(decision.late == (late,) for decision in decisions[-15:])
     (coordinator,) = {agent.epochs.latest.coordinator for agent in network.agents}
     assert coordinator != late
@@ -68,7 +78,10 @@ def test_no_straggler_means_native_on_clocks_that_differ_by_far(mode, kinds):
     """Each rank but the coordinator tells that it has come, and (eager) is told the decision."""
     network = Network(4, Options(mode), window=1, clocks=(0.0, 500.0, -300.0, 7.0))
     network.lateness = lambda rank, operation: 0.0005 * ((rank + operation) % 4)
-    assert {decision.candidate for decision in _agreed(network.run())} == {NATIVE}
+
+    decisions = _agreed(network.run())
+
+    assert {decision.candidate for decision in decisions} == {NATIVE}
     messages = network.sent["Arrive"] + network.sent["Decide"]
     assert kinds is None or messages == kinds * 3 * network.operations
 
@@ -76,28 +89,39 @@ def test_no_straggler_means_native_on_clocks_that_differ_by_far(mode, kinds):
 def test_the_first_ranks_start_before_the_late_one_comes_and_two_may_be_late():
     network = Network(8, Options("eager", threshold_s=0.5), operations=6, window=1)
     network.lateness = lambda rank, _: {5: 20.0, 2: 30.0}.get(rank, 0.0)
+
     decisions = _agreed(network.run())
+
     assert {frozenset(decision.late) for decision in decisions} == {frozenset({2, 5})}
     assert decisions[-1].late == (5, 2)  # by then in the order in which they come
     for rank in (0, 1, 3, 4, 6, 7):
         times = zip(network.arrived_s[rank], network.decided_s[rank], strict=True)
-        assert all(0.5 <= decided_s - arrived_s < 0.6 for arrived_s, decided_s in times)
+        for arrived_s, decided_s in times:
+            assert 0.5 <= decided_s - arrived_s < 0.6
     assert network.decided_s[2][0] - network.arrived_s[2][0] == 0.0  # it knows when it comes
 
 
 def test_a_head_that_stops_is_started_without_since_its_ranks_ask_past_it():
     network = Network(6, Options("eager"), 8, head_of=2, stopped={2: (1.0, 60.0)}, window=1)
     network.lateness = lambda rank, operation: 0.4
-    assert (2,) in {decision.late for decision in _agreed(network.run())}
-    undone = next(at for at, decision in enumerate(network.decisions[3]) if decision.late)
-    assert network.decided_s[3][undone] - network.arrived_s[3][undone] < 3.0
+
+    decisions = _agreed(network.run())
+
+    assert (2,) in {decision.late for decision in decisions}
+    without_head = next(
+        operation for operation, decision in enumerate(network.decisions[3]) if decision.late
+    )
+    # rank 2 heads rank 3, which asks the coordinator itself after 2.5 s
+    assert network.decided_s[3][without_head] - network.arrived_s[3][without_head] < 3.0
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_no_rank_hears_more_than_heads_and_those_it_heads(mode):
     network = Network(100, Options(mode), 12, window=1)
     network.lateness = lambda rank, _: 0.05 * (rank == 57) + 0.001 * network.dice.random()
+
     _agreed(network.run())
+
     assert network.agents[0].inputs.head_of == 8
     assert max(network.heard.values()) < 12 * 2 * (1 + 2 * 8)
 
@@ -105,14 +129,19 @@ def test_no_rank_hears_more_than_heads_and_those_it_heads(mode):
 def test_small_buffers_are_native_without_a_word():
     network = Network(8, Options("auto"), nbytes=lambda *_: 10)
     network.lateness = lambda rank, _: 1.0 * (rank == 1)
-    assert {decision.candidate for decision in _agreed(network.run())} == {NATIVE}
+
+    decisions = _agreed(network.run())
+
+    assert {decision.candidate for decision in decisions} == {NATIVE}
     assert set(network.sent) == {"Ping", "Pong"}
 
 
 def test_auto_falls_silent_without_a_straggler_and_asks_again_when_there_is_one():
     network = Network(8, Options("auto"), 150, window=1, lost=0.05)
     network.lateness = lambda rank, operation: 0.5 * (rank == 3 and operation >= 100)
+
     decisions = _agreed(network.run())
+
     asked = [decision != QUIET for decision in decisions]
     assert all(asked[:6])
     assert not any(asked[40:100])
@@ -121,8 +150,13 @@ def test_auto_falls_silent_without_a_straggler_and_asks_again_when_there_is_one(
     assert network.sent["Arrive"] < 7 * (1.2 * asked.count(True) + asked.count(False) / 3)
 
 
-# the coordinator; two others: none can be started without them
-@pytest.mark.parametrize(("stopped", "asked", "named"), [((0,), (1, 2, 3), 0), ((2, 3), (0,), 2)])
+@pytest.mark.parametrize(
+    ("stopped", "asked", "named"),
+    [
+        ((0,), (1, 2, 3), 0),  # the coordinator
+        ((2, 3), (0,), 2),  # two: with most_late=1 none can be started without them
+    ],
+)
 def test_who_stops_for_ever_is_the_one_waited_for(stopped, asked, named):
     stops = dict.fromkeys(stopped, (1.0, 1e9))
     network = Network(4, Options("eager", most_late=1), 60, stopped=stops, lateness=lambda *_: 0.05)
@@ -140,23 +174,40 @@ def test_ranks_that_disagree_on_the_buffer_are_named(mode, at, head_of):
     network = Network(4, Options(mode), at + 30, window=1, head_of=head_of)
     network.lateness = lambda *_: 0.05
     network.nbytes = lambda rank, operation: LARGE + 4 * (rank == 2 and operation == at)
+
     (fault,) = network.run().faults
+
     assert fault.ranks == (2,)
     assert f"operation {at}" in fault.text
-    longest = max(map(len, network.decisions))
-    assert longest <= 8 if at == 7 else 60 < longest < 90
+    most_decisions = max(map(len, network.decisions))
+    if at == 7:
+        assert most_decisions <= 8
+    else:
+        assert 60 < most_decisions < 90
 
 
 @pytest.mark.parametrize("odd", [{0}, {8}, {1, 5}, {2, 3}, {0, 3, 6, 7}, {*range(8)}], ids=str)
 def test_stamps_of_two_buffers_land_with_their_ranks_through_heads(odd):
-    how = {"head_of": 2, "lost": 0.3, "doubled": 0.5, "window": 1, "seed": len(odd)}
-    network = Network(9, Options("eager", threshold_s=99.0), 9, **how)
+    network = Network(
+        9,
+        Options("eager", threshold_s=99.0),
+        operations=9,
+        head_of=2,
+        lost=0.3,
+        doubled=0.5,
+        window=1,
+        seed=len(odd),
+    )
     network.lateness = lambda rank, _: 0.01 * rank
     network.nbytes = lambda rank, operation: LARGE + 4 * (rank in odd and operation == 7)
+
     assert network.run().faults
     network.faults.clear()
-    state = network.run(network.now_s + 40.0).agents[0]._coordinator._states[7]  # all are heard of
-    assert state.at_s.tolist() == pytest.approx([each[7] for each in network.arrived_s], abs=0.004)
+    network.run(network.now_s + 40.0)  # until all are heard of
+
+    state = network.agents[0]._coordinator._states[7]
+    arrived_s = [by_operation[7] for by_operation in network.arrived_s]
+    assert state.at_s.tolist() == pytest.approx(arrived_s, abs=0.004)
     for rank in range(9):
         assert state.odd.get(rank, state.buffer)[0] == network.nbytes(rank, 7)
 
@@ -168,46 +219,56 @@ SPOKEN_FOR = [(1, 0, 1), (2, 0, 2), (1, None, 1), (4, None, 4)]  # to 0 as a hea
 @pytest.mark.parametrize("asks", [True, False])
 def test_stamps_of_other_ranks_than_spoken_for_are_refused_and_not_taken(sender, to, ranks, asks):
     agent = RankAgent(0, inputs(8, Options("eager"), head_of=2))
-    size = 8 * ranks
+    nbytes = 8 * ranks  # a stamp is a float of 8 bytes
 
-    def known(*told):
-        arrivals = tuple(Arrival(at, (LARGE, "f"), *each) for at, each in enumerate(told, start=3))
-        message = MESSAGES.decode(msgspec.msgpack.encode(Arrive(arrivals, asks, 0, 0, (), to)))
-        agent.receive_message(message, sender, 1.0)
+    def operations_after(*stamps_and_odd):
+        """Of which operations the agent knows arrivals once it has received these."""
+        arrivals = []
+        for operation, (stamps, odd) in enumerate(stamps_and_odd, start=3):
+            arrivals.append(Arrival(operation, (LARGE, "f"), stamps, odd))
+        arrive = Arrive(tuple(arrivals), asks, consumed=0, made=0, to=to)
+        agent.receive_message(MESSAGES.decode(msgspec.msgpack.encode(arrive)), sender, 1.0)
         return agent._coordinator._states.keys() | agent._head._states.keys()
 
-    right = bytearray(size), {sender: (4, "int8")}
-    wrong = [(bytearray(size + more), {}) for more in (-size, -8, -1, 1, 8, 32)]
-    wrong += [(right[0], {rank: (4, "int8")}) for rank in (sender - 1, sender + ranks)]
-    for each in wrong:
+    buffer = (4, "int8")
+    right = bytearray(nbytes), {sender: buffer}
+    wrong = [(bytearray(nbytes + more), {}) for more in (-nbytes, -8, -1, 1, 8, 32)]
+    wrong += [(bytearray(nbytes), {rank: buffer}) for rank in (sender - 1, sender + ranks)]
+
+    for stamps_and_odd in wrong:
         with pytest.raises(ValueError, match="no arrivals of"):
-            known(right, each)
-    assert known() == set()
+            operations_after(right, stamps_and_odd)
+    assert operations_after() == set()
+
     # of others than heads a coordinator takes questions only
-    assert known(right) == ({3} if asks or sender != 1 or to == 0 else set())
+    is_taken = asks or sender != 1 or to == 0
+    assert operations_after(right) == ({3} if is_taken else set())
 
 
 def test_a_late_rank_with_another_buffer_than_was_decided_on_acts_on_nothing():
     network = Network(4, Options("eager", threshold_s=0.1), operations=3, window=1)
     network.nbytes = lambda rank, _: LARGE + 4 * (rank == 2)
     network.lateness = lambda rank, _: 5.0 * (rank == 2)
+
     network.run()
+
     assert [fault.ranks for fault in network.faults] == [(2,)]
     assert [len(decisions) for decisions in network.decisions] == [1, 1, 0, 1]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_a_size_wants_runs_once_all_have_made_it_or_the_simulation_notices(mode, monkeypatch):
-    def decided():
+    def decided_candidates():
         network = Network(4, Options(mode), 30, window=1, head_of=2, made_at={1: 15})
         network.lateness = lambda rank, _: 1.0 * (rank == 3)
         return [decision.candidate for decision in _agreed(network.run())]
 
-    assert 1 not in decided()[:15]
-    assert 1 in decided()
+    assert 1 not in decided_candidates()[:15]
+    assert 1 in decided_candidates()
+
     monkeypatch.setattr(operator, "and_", operator.or_)  # of what ranks have made
     with pytest.raises(AssertionError):
-        decided()
+        decided_candidates()
 
 
 def test_the_simulation_notices_a_coordinator_that_changes_its_mind(monkeypatch):
@@ -219,7 +280,8 @@ def test_the_simulation_notices_a_coordinator_that_changes_its_mind(monkeypatch)
     def agreed(seed):
         network = Network(4, Options("eager", threshold_s=0.1), 20, lost=0.3, seed=seed)
         network.lateness = lambda rank, _: 1.0 * (rank == 3)
-        return all(len(set(each)) == 1 for each in zip(*network.run().decisions, strict=False))
+        by_operation = zip(*network.run().decisions, strict=False)
+        return all(len(set(decisions)) == 1 for decisions in by_operation)
 
     monkeypatch.setattr(Coordinator, "_send", fickle)
     assert not all(agreed(seed) for seed in range(20))

@@ -35,11 +35,11 @@ def test_rank_0_only_sends_and_proves_once_for_all_of_its_groups(monkeypatch):
     monkeypatch.setattr(StoreExchange, "receive_from", None)  # a call would raise
     module._made.cache_clear()
 
-    kept, _ = candidates(_group(HashStore(), 0, 4), 1)
-    again, _ = candidates(_group(HashStore(), 0, 4), 1)
+    of_first_group, _ = candidates(_group(HashStore(), 0, 4), 1)
+    of_second_group, _ = candidates(_group(HashStore(), 0, 4), 1)
 
     assert len(proved) == len(module._made(4, 1, 1))
-    assert kept[0] is again[0]
+    assert of_first_group[0] is of_second_group[0]
 
 
 def test_a_rank_refuses_an_offer_that_is_not_proved():

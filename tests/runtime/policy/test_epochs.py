@@ -16,7 +16,7 @@ OPERATIONS = 60
 
 
 def _run(seed, lost, impatience=0.0, kind=EpochCommit):
-    """Random steps; per rank the version that each operation was bound to."""
+    """Random steps; per rank the versions that its operations were bound to, in order."""
     dice = random.Random(seed)
     ranks = [kind(rank, SIZE, coordinator=0) for rank in range(SIZE)]
     bound = [[] for _ in range(SIZE)]
@@ -32,16 +32,16 @@ def _run(seed, lost, impatience=0.0, kind=EpochCommit):
     for _ in range(20_000):
         now_s += dice.random() * RETRY_S
         rank = dice.randrange(SIZE)
-        what = dice.random()
-        if what < 0.3 and flying:
+        chance = dice.random()
+        if chance < 0.3 and flying:
             peer, sender, message = flying.pop(dice.randrange(len(flying)))
             ranks[peer].receive_message(message, sender, now_s)
             post(peer)
-        elif what < 0.5:
+        elif chance < 0.5:
             ranks[rank].handle_timer(now_s + impatience)
-        elif what < 0.52 and ranks[rank].may_propose:
+        elif chance < 0.52 and ranks[rank].may_propose:
             ranks[rank].propose(Epoch(0, 0, dice.randrange(SIZE)), now_s)
-        elif what > 0.9 and len(bound[rank]) < OPERATIONS + 5 * rank:
+        elif chance > 0.9 and len(bound[rank]) < OPERATIONS + 5 * rank:
             epoch = ranks[rank].bind(len(bound[rank]))
             if epoch is not None:
                 bound[rank].append(epoch.version)
@@ -52,6 +52,7 @@ def _run(seed, lost, impatience=0.0, kind=EpochCommit):
 
 
 def _differ(bound):
+    """Whether ranks bound an operation to different versions."""
     return any(len(set(versions)) > 1 for versions in zip(*bound, strict=False))
 
 
@@ -64,8 +65,8 @@ def test_an_operation_has_one_epoch(seed, lost, impatience):
 
 
 def test_epochs_do_take_effect_and_pass_from_coordinator_to_coordinator():
-    taken = [len(set().union(*_run(seed, 0.1))) for seed in range(20)]
-    assert sum(taken) > 3 * len(taken)
+    epochs_of_runs = [len(set().union(*_run(seed, 0.1))) for seed in range(20)]
+    assert sum(epochs_of_runs) > 3 * len(epochs_of_runs)
 
 
 class _Majority(EpochCommit):
@@ -91,7 +92,8 @@ def test_the_test_notices_wrong_protocols(kind):
 
 
 def test_who_stands_before_an_unsettled_epoch_waits_for_its_proposer():
-    proposer, other = (EpochCommit(rank, 2, coordinator=0) for rank in range(2))
+    proposer = EpochCommit(0, 2, coordinator=0)
+    acceptor = EpochCommit(1, 2, coordinator=0)
 
     def delivered(sent, to, sender):
         """What a rank has to send after the only message that was sent."""
@@ -100,16 +102,21 @@ def test_who_stands_before_an_unsettled_epoch_waits_for_its_proposer():
         return to.messages_to_send(0.0)
 
     proposer.propose(Epoch(0, 0, coordinator=1, reason="handover"), 0.0)
-    proposed = proposer.messages_to_send(0.0)
-    first = proposed[0][1].epoch.first
-    answered = delivered(proposed, other, 0)
-    assert other.bind(first - 1).version == 0
-    assert other.bind(first) is None
-    assert other.stuck_on == 0
-    other.handle_timer(0.0)
-    told = delivered(other.messages_to_send(0.0), proposer, 1)
-    assert not told[0][1].holds  # it was asked before all had accepted: nobody has to wait
-    delivered(told, other, 0)
-    assert other.bind(first).version == 0
-    assert delivered(answered, proposer, 1) == told  # too late
+    proposal = proposer.messages_to_send(0.0)
+    first = proposal[0][1].epoch.first
+    acceptance = delivered(proposal, acceptor, sender=0)
+    assert acceptor.bind(first - 1).version == 0
+    assert acceptor.bind(first) is None
+    assert acceptor.stuck_on == 0
+
+    acceptor.handle_timer(0.0)
+    question = acceptor.messages_to_send(0.0)
+    outcome = delivered(question, proposer, sender=1)
+    assert not outcome[0][1].holds  # it was asked before all had accepted: nobody has to wait
+
+    delivered(outcome, acceptor, sender=0)
+    assert acceptor.bind(first).version == 0
+
+    # the acceptance comes too late
+    assert delivered(acceptance, proposer, sender=1) == outcome
     assert proposer.bind(first).version == 0

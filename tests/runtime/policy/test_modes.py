@@ -26,13 +26,19 @@ from verify.errors import ArgumentError
 
 LATE = 2
 SIZE = 4
-PROFILE = Profile(SIZE, AlphaBeta(1e-2, 1e-9), AlphaBeta(1e-5, 1e-10))
+PROFILE = Profile(SIZE, native=AlphaBeta(1e-2, 1e-9), schedule=AlphaBeta(1e-5, 1e-10))
 """By it schedules are worth it however small the buffer."""
 
 
 def _start(backend, name, rank, size, store):
-    place = {"store": dist.PrefixStore(name, store), "rank": rank, "world_size": size}
-    dist.init_process_group(backend, timeout=timedelta(seconds=30), **place)
+    """Make the group of all ranks; groups of one test have the store in common, names apart."""
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore(name, store),
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=30),
+    )
 
 
 @on_ranks(SIZE, timeout_s=100)
@@ -42,21 +48,24 @@ def test_all_modes_train_like_plain_ddp_and_say_who_was_late(rank, size, store, 
         if rank != LATE:
             store.set(f"{name} {step} {rank}", "")
             return 0.0
-        store.wait([f"{name} {step} {r}" for r in range(size) if r != LATE])
+        store.wait([f"{name} {step} {peer}" for peer in range(size) if peer != LATE])
         return 0.1
 
-    def bits(parameters):
-        found = hashlib.sha256(parameters.numpy().tobytes()).hexdigest().encode()
-        store.set(f"{name} {rank}", found)
-        assert store.get(f"{name} 0") == found
-        return found
+    def digest(parameters):
+        """Of the parameters' bits, which are the same on all ranks."""
+        own_digest = hashlib.sha256(parameters.numpy().tobytes()).hexdigest().encode()
+        store.set(f"{name} {rank}", own_digest)
+        assert store.get(f"{name} 0") == own_digest
+        return own_digest
 
     name = "plain"
     _start("gloo", name, rank, size, store)
     plain = _train(_model(), rank, lambda step: 0.0)
+
     # native is plain DDP, bit for bit; static, twice, gives the same bits
+    digests = {"native": digest(plain)}
+
     # the size's number of chunks: static has it at once, eager when all ranks have made it
-    found = {"native": bits(plain)}
     by_schedule = f"one late, k = 1, late: {LATE}"
     for number, mode in enumerate((*MODES, "static")):
         name = f"{mode} {number}"
@@ -67,25 +76,32 @@ def test_all_modes_train_like_plain_ddp_and_say_who_was_late(rank, size, store, 
             trained = _train(model, rank, lateness)
         assert attachment.executor.failure is None
         attachment.close()
+
         assert (trained - plain).abs().max() < 1e-6
-        own = bits(trained)
+        digest_of_mode = digest(trained)
         summary = watched.summary()
         if mode in ("native", "static"):
-            assert found.setdefault(mode, own) == own
-            assert set(summary.ways) == {mode if mode == "native" else by_schedule}
+            assert digests.setdefault(mode, digest_of_mode) == digest_of_mode
+            assert set(summary.ways) == {"native" if mode == "native" else by_schedule}
         if mode == "eager":
             assert summary.ways[by_schedule] > 0
             assert summary.lines[0].rank == LATE
             assert summary.lines[0].last > 0.5
-            metrics = tmp_path / f"{rank}.prom"
-            trace = tmp_path / f"{rank}.json"
-            watched.write_prometheus(metrics)
-            assert f'latecomer_wasted_seconds_total{{rank="{LATE}"}}' in metrics.read_text()
-            watched.write_trace(trace)
-            events = json.loads(trace.read_text())["traceEvents"]
-            assert {event["pid"] for event in events} == set(range(SIZE))
-            assert {"arrival", "operation", "round"} <= {event.get("cat") for event in events}
+            _check_metrics(watched, tmp_path / f"{rank}.prom")
+            _check_trace(watched, tmp_path / f"{rank}.json")
     dist.destroy_process_group()
+
+
+def _check_metrics(watched, file):
+    watched.write_prometheus(file)
+    assert f'latecomer_wasted_seconds_total{{rank="{LATE}"}}' in file.read_text()
+
+
+def _check_trace(watched, file):
+    watched.write_trace(file)
+    events = json.loads(file.read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == set(range(SIZE))
+    assert {"arrival", "operation", "round"} <= {event.get("cat") for event in events}
 
 
 class _Mixed(nn.Module):
@@ -100,15 +116,19 @@ class _Mixed(nn.Module):
         self.sometimes = nn.Linear(6, 8)
 
     def forward(self, x, use):
-        x = self.first(x) + (self.sometimes(x) if use else 0.0)
-        return self.third(self.second(x.double()).bfloat16()).float()
+        hidden = self.first(x)
+        if use:
+            hidden = hidden + self.sometimes(x)
+        return self.third(self.second(hidden.double()).bfloat16()).float()
 
 
 def _accumulated(rank, attached):
     """Gradients summed over two backwards, one synchronized; unused parameters in odd steps."""
     model = DistributedDataParallel(_Mixed(), find_unused_parameters=True)
+
     if attached:
         attachment = runtime.ddp.attach(model, mode="eager", profile=PROFILE)
+
     data = torch.Generator().manual_seed(rank)
     gradients = []
     for step in range(4):
@@ -116,8 +136,9 @@ def _accumulated(rank, attached):
         with model.no_sync():
             model(torch.randn(4, 6, generator=data), True).sum().backward()
         model(torch.randn(4, 6, generator=data), step % 2 == 0).sum().backward()
-        found = [p.grad for p in model.parameters() if p.grad is not None]
-        gradients.append(torch.cat([g.flatten().double() for g in found]))
+        own_gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        flat = [gradient.flatten().double() for gradient in own_gradients]
+        gradients.append(torch.cat(flat))
     if attached:
         attachment.close()
     return gradients
@@ -127,9 +148,14 @@ def _sharded(rank, size, hybrid):
     """Parameters after two steps of FSDP2 with the replicate dimension on the backend."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
-    how = {"backend_override": {"rep": runtime.BACKEND}} if hybrid else {}
-    mesh = init_device_mesh("cpu", (size, 1), mesh_dim_names=("rep", "shard"), **how)
+    mesh = init_device_mesh(
+        "cpu",
+        (size, 1),
+        mesh_dim_names=("rep", "shard"),
+        backend_override={"rep": runtime.BACKEND} if hybrid else None,
+    )
     fully_shard(model, mesh=mesh)
+
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = torch.Generator().manual_seed(rank)
     for _ in range(2):
@@ -137,6 +163,7 @@ def _sharded(rank, size, hybrid):
         optimizer.zero_grad()
         model(torch.randn(8, 12, generator=data)).square().mean().backward()
         optimizer.step()
+
     flat = torch.cat([p.full_tensor().detach().flatten() for p in model.parameters()])
     return flat, mesh.get_group("rep")
 
@@ -145,11 +172,12 @@ def _sharded(rank, size, hybrid):
 def test_accumulation_unused_parameters_mixed_dtypes_and_hsdp(rank, size, store):
     """What else uses DDP and the backend, against the same without us."""
     _start("gloo", "first", rank, size, store)
+
     ours = _accumulated(rank, True)
     plain = _accumulated(rank, False)
-    for found, right in zip(ours, plain, strict=True):
-        assert found.shape == right.shape
-        assert (found - right).abs().max() < 0.1  # bfloat16 sums in another order
+    for gradients, expected in zip(ours, plain, strict=True):
+        assert gradients.shape == expected.shape
+        assert (gradients - expected).abs().max() < 0.1  # bfloat16 sums in another order
 
     runtime.configure(mode="eager", profile=PROFILE)
     native, _ = _sharded(rank, size, False)
@@ -178,18 +206,21 @@ def test_a_clock_that_is_not_aligned_yet_does_not_end_a_watch(rank, size, store)
     """Rank 1 never gets an answer about its clock."""
     if rank == 1:
         Clock.receive_message = lambda *_: None
+
     reducer = dispatcher(rank, size, store, Options("auto"), 60.0)
     with runtime.watch(reducer) as watched:
         for _ in range(20):
             reducer.submit(torch.ones(10)).wait()
     together(store, rank, size, "over")
     reducer.close()
+
     summary = watched.summary()
     # the last one's, too, though the block ends with its result
-    assert [len(told.records) for told in watched.ranks] == [20] * 3
+    assert [len(report.records) for report in watched.ranks] == [20] * 3
     assert summary.missing == ()
-    found = {line.rank: line.uncertainty_s for line in summary.lines}
-    assert (found[0], found[1]) == (0.0, UNKNOWN_S)
+    uncertainty_s = {line.rank: line.uncertainty_s for line in summary.lines}
+    assert uncertainty_s[0] == 0.0
+    assert uncertainty_s[1] == UNKNOWN_S
     assert "aligned within 3600000" in str(summary)
 
 

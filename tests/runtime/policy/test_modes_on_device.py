@@ -51,24 +51,24 @@ class DeviceNetwork(Network):
         self.agents[rank].arrive(number, nbytes, "float32", now_s, on_device=True)
         at_s = max(self._device_s[rank], self.now_s) + self.device_lateness(rank, number)
         self._device_s[rank] = at_s
-        self._at(at_s + 1e-4, rank, self._seen, number, at_s)  # a little later the host sees it
+        self._at(at_s + 1e-4, rank, self._host_sees, number, at_s)  # a little later
         self._next(rank)
 
-    def _seen(self, rank, number, at_s):
+    def _host_sees(self, rank, number, at_s):
+        """The host notices that its device came to the operation at ``at_s``."""
         self.agents[rank].reached(number, at_s + self.clocks[rank], self._clock(rank))
         self._reached.setdefault(number, set()).add(rank)
-        if len(self._reached[number]) == self.size:
-            end_s = at_s + self._takes_s(self.decisions[0][number], self.nbytes(rank, number))
-            for each in range(self.size):
-                self._at(end_s, each, self._done, number)
+        if len(self._reached[number]) < self.size:
+            return
+        end_s = at_s + self._takes_s(self.decisions[0][number], self.nbytes(rank, number))
+        for peer in range(self.size):
+            self._at(end_s, peer, self._done, number)
 
     def _takes_s(self, decision, nbytes):
         """From the last arrival, all others having come long before it."""
-        known = self.agents[0].inputs
         if decision.candidate == NATIVE:
-            return known.native_s(nbytes, corrected=False)
-        found = known.times(len(decision.late), nbytes, corrected=False)
-        return next(each for each in found if each.candidate == decision.candidate).completion_s
+            return self.agents[0].inputs.native_s(nbytes, corrected=False)
+        return self.predicted(decision, nbytes).completion_s
 
     def _decided(self, rank, operation, decision):
         assert operation == len(self.decisions[rank])
@@ -77,6 +77,7 @@ class DeviceNetwork(Network):
 
 
 def _simulated(device_lateness, **options):
+    """Four ranks in mode predict, after 60 operations."""
     network = DeviceNetwork(SIZE, Options("predict"), 60, window=4, **options)
     network.device_lateness = device_lateness
     return network.run()
@@ -87,9 +88,10 @@ def _slow_host(rank, operation):
 
 
 def test_the_late_device_is_found_and_not_the_slow_host():
-    found = _simulated(lambda rank, _: 0.05 * (rank == LATE), lateness=_slow_host)
-    assert found.decisions[0][0].candidate == NATIVE
-    assert found.decisions[0][-1].late == (LATE,)
+    one_late = _simulated(lambda rank, _: 0.05 * (rank == LATE), lateness=_slow_host)
+    assert one_late.decisions[0][0].candidate == NATIVE
+    assert one_late.decisions[0][-1].late == (LATE,)
+
     on_time = _simulated(lambda rank, _: 0.0, lateness=_slow_host)
     assert on_time.decisions[0][-1].late == (SLOW_HOST,)  # its device can't be there before it
 
@@ -97,7 +99,7 @@ def test_the_late_device_is_found_and_not_the_slow_host():
 @settings(max_examples=12)
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 0.2]), st.integers(0, SIZE - 1))
 def test_all_ranks_launch_the_same_whatever_the_network_does(seed, lost, late):
-    found = _simulated(
+    network = _simulated(
         lambda rank, operation: 0.05 * (rank == (late + operation // 30) % SIZE),
         seed=seed,
         lost=lost,
@@ -105,64 +107,95 @@ def test_all_ranks_launch_the_same_whatever_the_network_does(seed, lost, late):
         longest_s=0.02,
         clocks=(0.0, 900.0, -3.0, 0.5),
     )
-    assert not found.faults
-    assert len(found.decisions[0]) == 60
-    assert all(each == found.decisions[0] for each in found.decisions)
+    assert not network.faults
+    assert len(network.decisions[0]) == 60
+    for decisions in network.decisions:
+        assert decisions == network.decisions[0]
 
 
 def _dispatcher(rank, size, store, options, timeout_s=60.0, profile=PROFILE):
     if not dist.is_initialized():
-        place = {"store": PrefixStore("default", store), "rank": rank, "world_size": size}
-        dist.init_process_group("gloo", timeout=LIMIT, **place)
-    known = {"options": options, "profile": profile, "device": SimulatedDevice()}
+        dist.init_process_group(
+            "gloo",
+            store=PrefixStore("default", store),
+            rank=rank,
+            world_size=size,
+            timeout=LIMIT,
+        )
     return AllReduceDispatcher(
-        PrefixStore(options.mode, store), rank, size, timeout_s=timeout_s, **known
+        PrefixStore(options.mode, store),
+        rank,
+        size,
+        timeout_s=timeout_s,
+        options=options,
+        profile=profile,
+        device=SimulatedDevice(),
     )
 
 
 @on_ranks(SIZE)
 def test_auto_predicts_the_late_device_without_a_host_that_waits(rank, size, store):
-    """Rank 2's device comes after all others', and only when all hosts have enqueued the window."""
+    """Rank 2's device comes after all others', and only when all hosts have enqueued the window.
+
+    Mode static, after it, is captured in a graph.
+    """
     reducer = _dispatcher(rank, size, store, Options("auto"))
     window = 5
-    here = reducer.executor.streams.current()
-    others = [r for r in range(size) if r != LATE]
-    seen = own_connection(store)  # by the device
+    stream = reducer.executor.streams.current()
+    # what runs on the stream: a wait of it holds up all else on the same connection
+    device_store = own_connection(store)
+
+    def launch_before(turn, number):
+        """What the device does before it comes to an operation."""
+        key = f"device {turn} {number}"
+        if rank != LATE:
+            stream.launch(lambda: device_store.set(f"{key} {rank}", ""))
+            return
+        awaited = [f"{key} {peer}" for peer in range(size) if peer != LATE]
+        if number == 0:
+            awaited += [f"host {turn} {peer}" for peer in range(size)]
+        stream.launch(lambda: device_store.wait(awaited))
+
     for turn in range(40):
-        works = []
         if rank == SLOW_HOST:
-            store.wait([f"host {turn} {r}" for r in range(size) if r != SLOW_HOST])
+            store.wait([f"host {turn} {peer}" for peer in range(size) if peer != SLOW_HOST])
+        works = []
         for number in range(window):
-            key = f"device {turn} {number}"
-            if rank != LATE:
-                here.launch(lambda k=key: seen.set(f"{k} {rank}", ""))
-            else:
-                hosts = [f"host {turn} {r}" for r in range(size)] if number == 0 else []
-                awaited = hosts + [f"{key} {r}" for r in others]
-                here.launch(lambda keys=awaited: seen.wait(keys))
+            launch_before(turn, number)
             works.append(reducer.submit(torch.full((100,), float(rank))))
         store.set(f"host {turn} {rank}", "")
         assert [work.wait(LIMIT)[7].item() for work in works] == [6.0] * window
-        ways = sorted((each.operation, each.way, each.late) for each in reducer.records)
-        if ways[-1][2] == (LATE,):  # as all ranks see; operations of two ways end in any order
+
+        # operations of two ways end in any order
+        records = sorted(reducer.records, key=lambda record: record.operation)
+        if records[-1].late == (LATE,):  # as all ranks see
             break
-    store.set(f"ways {rank}", repr(ways))
-    assert store.get("ways 0").decode() == repr(ways)
-    assert ways[0][2] == ()
-    assert ways[-1][2] == (LATE,)
-    assert all(each.arrived_s <= each.decided_s <= each.done_s for each in reducer.records)
+
+    ways = repr([(record.operation, record.way, record.late) for record in records])
+    store.set(f"ways {rank}", ways)
+    assert store.get("ways 0").decode() == ways
+    assert records[0].late == ()
+    assert records[-1].late == (LATE,)
+    for record in records:
+        assert record.arrived_s <= record.decided_s <= record.done_s
     with reducer.executor.streams.capture(), pytest.raises(ArgumentError, match="as it was once"):
         reducer.submit(torch.ones(5))
     together(store, rank, size, "over")
     reducer.close()
 
+    _static_is_captured_once_it_has_run(rank, size, store)
+
+
+def _static_is_captured_once_it_has_run(rank, size, store):
     options = Options("static", late=(LATE,))
     reducer = _dispatcher(rank, size, store, options)
     tensor = torch.zeros(5)
     device = reducer.executor.streams
+
     with device.capture("thread_local"), pytest.raises(ArgumentError, match="has not run before"):
         reducer.submit(tensor)
     reducer.submit(tensor).wait(LIMIT)  # that was no harm
+
     with device.capture("thread_local") as graph:
         reducer.submit(tensor).wait()
     tensor.fill_(rank)
@@ -180,8 +213,13 @@ def _coordinator_dies(rank, size, store):
     together(store, rank, size, "begun")
     if rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def go_on():
+        for _ in range(2):
+            reducer.submit(torch.ones(100)).wait(LIMIT)
+
     with pytest.raises(RankFailure) as failed:
-        [reducer.submit(torch.ones(100)).wait(LIMIT) for _ in range(2)]
+        go_on()
     return failed.value.ranks
 
 
@@ -193,7 +231,8 @@ def test_a_coordinator_that_dies_is_named():
 def test_what_waits_for_arrivals_is_refused_and_says_what_to_use():
     with pytest.raises(ArgumentError, match="Use mode='auto'"):
         on_device(Options("eager"))
-    predicts = Options("predict", most_late=2), "mode auto predicts on a device: "
-    assert on_device(Options("auto", most_late=2)) == predicts
+    options, remark = on_device(Options("auto", most_late=2))
+    assert options == Options("predict", most_late=2)
+    assert remark == "mode auto predicts on a device: "
     assert on_device(Options("static", late=(3,))) == (Options("static", late=(3,)), "")
     assert on_device(Options("native"))[0].device == "transfers"

@@ -19,62 +19,81 @@ from tests.runtime.policy.network import LARGE, inputs
 from verify.errors import ArgumentError
 
 seconds = st.floats(0, 5)
-candidates = st.lists(st.builds(Times, st.just(0), seconds, seconds), min_size=1, max_size=3).map(
-    lambda found: [Times(i, each.waiting_s, each.completion_s) for i, each in enumerate(found)]
-)
 
 
-def _taken_s(tau_s, lateness_s, native_s, times):
-    """By definition: what a wait that is given up after ``tau_s`` takes."""
+def _times(waiting_and_completion_s):
+    """The times of as many candidates, numbered from 0."""
+    times = []
+    for candidate, (waiting_s, completion_s) in enumerate(waiting_and_completion_s):
+        times.append(Times(candidate, waiting_s, completion_s))
+    return times
+
+
+several_times = st.lists(st.tuples(seconds, seconds), min_size=1, max_size=3).map(_times)
+
+
+def _operation_s(tau_s, lateness_s, native_s, times):
+    """By definition: how long an operation takes with a wait that is given up after ``tau_s``."""
     if lateness_s <= tau_s:
         return lateness_s + native_s
     return tau_s + times.total_s(lateness_s - tau_s)
 
 
-@given(st.lists(seconds, min_size=1, max_size=12), seconds, seconds, candidates)
-def test_a_learned_wait_has_the_least_mean(lateness_s, passed_s, native_s, found):
-    seen = [each for each in lateness_s if each > passed_s]
-    if not seen:
+@given(st.lists(seconds, min_size=1, max_size=12), seconds, seconds, several_times)
+def test_a_learned_wait_has_the_least_mean(latenesses_s, passed_s, native_s, schedules):
+    possible_s = [lateness_s for lateness_s in latenesses_s if lateness_s > passed_s]
+    if not possible_s:
         return
-    wait = learned(lateness_s, passed_s, native_s, found)
-    for_all_s = sum(seen) / len(seen) + native_s
-    means = [
-        sum(_taken_s(tau, each, native_s, times) for each in seen) / len(seen)
-        for tau in [passed_s, *seen]
-        for times in found
-    ]
-    least_s = min(means)
+
+    def mean_s(tau_s, times):
+        operations_s = [
+            _operation_s(tau_s, lateness_s, native_s, times) for lateness_s in possible_s
+        ]
+        return sum(operations_s) / len(operations_s)
+
+    wait = learned(latenesses_s, passed_s, native_s, schedules)
+
+    taus_s = [passed_s, *possible_s]
+    least_s = min(mean_s(tau_s, times) for tau_s in taus_s for times in schedules)
     if wait.candidate == NATIVE:
-        assert least_s >= for_all_s - LEAST_GAIN * native_s - 1e-9
+        mean_for_all_s = sum(possible_s) / len(possible_s) + native_s
+        assert least_s >= mean_for_all_s - LEAST_GAIN * native_s - 1e-9
         return
-    own_s = sum(_taken_s(wait.tau_s, e, native_s, found[wait.candidate]) for e in seen) / len(seen)
-    assert own_s == pytest.approx(least_s, abs=1e-9)
-    assert own_s == pytest.approx(wait.mean_s, abs=1e-9)
+    own_mean_s = mean_s(wait.tau_s, schedules[wait.candidate])
+    assert own_mean_s == pytest.approx(least_s, abs=1e-9)
+    assert own_mean_s == pytest.approx(wait.mean_s, abs=1e-9)
     assert wait.tau_s >= passed_s
 
 
-@given(seconds, seconds, candidates)
-def test_break_even_never_loses_more_than_a_needless_start_twice(lateness_s, native_s, found):
-    wait = break_even(native_s, found)
+@given(seconds, seconds, several_times)
+def test_break_even_never_loses_more_than_a_needless_start_twice(lateness_s, native_s, schedules):
+    def price_s(times):
+        """What a start just before the late rank's arrival loses."""
+        return max(0.0, times.waiting_s + times.completion_s - native_s)
+
+    wait = break_even(native_s, schedules)
+
     if wait.candidate == NATIVE:
-        least_s = min(e.completion_s + max(0, e.total_s(0) - native_s) for e in found)
+        least_s = min(times.completion_s + price_s(times) for times in schedules)
         assert least_s >= (1 - LEAST_GAIN) * native_s
         return
-    times = found[wait.candidate]
-    price_s = max(0.0, times.waiting_s + times.completion_s - native_s)
-    loss_s = _taken_s(wait.tau_s, lateness_s, native_s, times) - (lateness_s + native_s)
-    assert loss_s <= 2 * price_s + 1e-9
+    times = schedules[wait.candidate]
+    operation_s = _operation_s(wait.tau_s, lateness_s, native_s, times)
+    loss_s = operation_s - (lateness_s + native_s)
+    assert loss_s <= 2 * price_s(times) + 1e-9
     assert times.completion_s < native_s
 
 
-def _known(rows=(), mode="auto", **options):
-    known = inputs(8, Options(mode, **options))
+def _inputs(rows=(), mode="auto", **options):
+    """What eight ranks decide from, after operations with these latenesses (by rank)."""
+    policy_inputs = inputs(8, Options(mode, **options))
     for row in rows:
-        known.history.add(np.array(row))
-    return known
+        policy_inputs.history.add(np.array(row))
+    return policy_inputs
 
 
-def _here(*ranks):
+def _arrived(*ranks):
+    """The state of an operation to which these of eight ranks have come."""
     state = rules.OperationState(0, (LARGE, "float32"), range(8))
     for rank in ranks:
         state.enter(Arrival(0, state.buffer, bytearray(8), {}), rank, 0.0)
@@ -84,19 +103,27 @@ def _here(*ranks):
 @pytest.mark.parametrize("mode", ["eager", "auto"])
 def test_rules_wait_for_enough_ranks_and_decide_once_all_are_there(mode):
     rule = rules.RULES[mode]
-    known = _known(mode=mode)
-    assert rule(9.0, _here(), known) == rules.Later(math.inf)
-    assert rule(9.0, _here(0, 1, 2, 3, 4), known) == rules.Later(math.inf)  # 3 missing
-    found = rule(0.0, _here(*range(8)), known)
-    assert (found.candidate, found.late) == (NATIVE, ())
-    wait = rule(0.0, _here(*range(7)), known)
+    two_may_be_late = _inputs(mode=mode)
+    one_may_be_late = _inputs(mode=mode, most_late=1)
+
+    assert rule(9.0, _arrived(), two_may_be_late) == rules.Later(math.inf)
+    three_missing = _arrived(0, 1, 2, 3, 4)
+    assert rule(9.0, three_missing, two_may_be_late) == rules.Later(math.inf)
+
+    decision = rule(0.0, _arrived(*range(8)), two_may_be_late)
+    assert decision.candidate == NATIVE
+    assert decision.late == ()
+
+    wait = rule(0.0, _arrived(*range(7)), two_may_be_late)
     assert 0 < wait.at_s < 0.02
-    assert rule(wait.at_s, _here(*range(7)), known).late == (7,)
-    assert rule(wait.at_s + 1, _here(0, 2, 3, 4, 5, 7), known).late == (1, 6)
-    few = _known(mode=mode, most_late=1)
-    assert rule(9.0, _here(0, 1, 2, 3, 4, 5), few) == rules.Later(math.inf)
+    assert rule(wait.at_s, _arrived(*range(7)), two_may_be_late).late == (7,)
+    assert rule(wait.at_s + 1, _arrived(0, 2, 3, 4, 5, 7), two_may_be_late).late == (1, 6)
+
+    two_missing = _arrived(0, 1, 2, 3, 4, 5)
+    assert rule(9.0, two_missing, one_may_be_late) == rules.Later(math.inf)
 
 
+# lateness by rank, in one operation or several
 LATE = [0.0] * 7 + [0.5]
 SOON = [0.0] * 7 + [0.0005]  # S*beta is 10 ms
 TURNS = [[0.001 * (rank == turn % 7) for rank in range(7)] + [0.5] for turn in range(14)]
@@ -124,17 +151,23 @@ RECOVERED = [LATE] * 60 + [[0.0] * 7 + [0.0001]] * 9
 )
 def test_auto_starts_without_who_is_late_and_waits_for_others(rows, now_s, missing, expected):
     """The late ranks that it starts without, or until when it waits."""
-    here = _here(*(rank for rank in range(8) if rank not in missing))
-    found = rules.RULES["auto"](now_s, here, _known(rows))
+    arrived = _arrived(*(rank for rank in range(8) if rank not in missing))
+
+    answer = rules.RULES["auto"](now_s, arrived, _inputs(rows))
+
     if expected is float:  # by the break-even rule
-        assert now_s < found.at_s < 0.02
+        assert now_s < answer.at_s < 0.02
+    elif isinstance(answer, rules.Later):
+        assert answer.at_s == expected
     else:
-        assert (found.at_s if isinstance(found, rules.Later) else found.late) == expected
+        assert answer.late == expected
 
 
 def _predicted(rows, nbytes=LARGE):
+    """Who is late in the epoch that follows after these operations, or in the current one."""
     current = Epoch(0, 0, 0)
-    return (rules.next_epoch(current, nbytes, _known(rows, "predict")) or current).late
+    following = rules.next_epoch(current, nbytes, _inputs(rows, "predict"))
+    return (following or current).late
 
 
 def test_a_forecast_needs_a_habit():
@@ -148,26 +181,28 @@ def test_a_forecast_needs_a_habit():
 
 def test_predicted_and_static_depend_on_the_size():
     epoch = Epoch(3, 0, 0, (2,), 0.3, "why")
-    assert rules.predicted(LARGE, epoch, _known()).late == (2,)
-    assert rules.predicted(8, epoch, _known()).candidate == NATIVE
-    assert rules.predicted(LARGE, Epoch(0, 0, 0), _known()).candidate == NATIVE
-    large = rules.static(100 * LARGE, _known(mode="static", late=(2,)))
-    assert (large.candidate, large.late) == (1, (2,))  # m = 4
-    assert rules.static(LARGE, _known(mode="static", late=(1, 2, 3))).candidate == NATIVE
+    assert rules.predicted(LARGE, epoch, _inputs()).late == (2,)
+    assert rules.predicted(8, epoch, _inputs()).candidate == NATIVE
+    assert rules.predicted(LARGE, Epoch(0, 0, 0), _inputs()).candidate == NATIVE
+
+    large = rules.static(100 * LARGE, _inputs(mode="static", late=(2,)))
+    assert large.candidate == 1  # m = 4
+    assert large.late == (2,)
+    assert rules.static(LARGE, _inputs(mode="static", late=(1, 2, 3))).candidate == NATIVE
 
 
 def test_the_coordinator_changes_only_if_it_is_often_last():
     late = [0.5] + [0.1] * 3 + [0.0] + [0.1] * 3
-    assert rules.better_coordinator(0, LARGE, _known([late] * 8)) == 4
-    assert rules.better_coordinator(0, LARGE, _known([late] * 4)) == 0
-    assert rules.better_coordinator(1, LARGE, _known([late] * 8)) == 1
+    assert rules.better_coordinator(0, LARGE, _inputs([late] * 8)) == 4
+    assert rules.better_coordinator(0, LARGE, _inputs([late] * 4)) == 0
+    assert rules.better_coordinator(1, LARGE, _inputs([late] * 8)) == 1
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(1e-6, 1e3), st.floats(0, 1e3))))
-def test_the_correction_stays_within_its_limits_and_is_forgotten(seen):
+def test_the_correction_stays_within_its_limits_and_is_forgotten(operations):
     correction = ModelCorrection()
-    for native, predicted_s, taken_s in seen:
-        correction.add(native, predicted_s, taken_s)
+    for native, predicted_s, measured_s in operations:
+        correction.add(native, predicted_s, measured_s)
     assert LEAST[True] <= correction.factor(True) <= MOST
     assert 1.0 <= correction.factor(False) <= MOST
     for _ in range(300):
@@ -176,9 +211,15 @@ def test_the_correction_stays_within_its_limits_and_is_forgotten(seen):
     assert correction.factor(False) == 1.0
 
 
-SENSELESS = [{"mode": "clever"}, {"mode": "static"}, {"mode": "auto", "late": (1,)}]
-SENSELESS += [{"mode": "auto", "threshold_s": 1.0}, {"mode": "eager", "most_late": 0}]
-SENSELESS += [{"mode": "eager", "threshold_s": each} for each in (-1.0, math.nan)]
+SENSELESS = [
+    {"mode": "clever"},
+    {"mode": "static"},
+    {"mode": "auto", "late": (1,)},
+    {"mode": "auto", "threshold_s": 1.0},
+    {"mode": "eager", "most_late": 0},
+    {"mode": "eager", "threshold_s": -1.0},
+    {"mode": "eager", "threshold_s": math.nan},
+]
 
 
 @pytest.mark.parametrize("wrong", SENSELESS)

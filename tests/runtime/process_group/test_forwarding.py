@@ -31,9 +31,14 @@ NEW_TORCH = pytest.mark.skipif(not PYTHON_BACKENDS, reason="torch before 2.14")
 )
 def test_every_method_that_starts_a_collective_is_overridden(ours, torchs):
     returns_work = re.compile(r"-> (?:c10d::|torch\._C\._distributed_c10d\.)Work$", re.MULTILINE)
-    found = {n for n in dir(torchs) if returns_work.search(getattr(torchs, n).__doc__ or "")}
-    assert {"allreduce", "barrier", "broadcast", "send"} <= found  # the search finds something
-    inherited = {name for name in found if getattr(ours, name) is getattr(torchs, name)}
+    starting = set()
+    for name in dir(torchs):
+        signature = getattr(torchs, name).__doc__ or ""
+        if returns_work.search(signature):
+            starting.add(name)
+    assert {"allreduce", "barrier", "broadcast", "send"} <= starting  # the search finds something
+
+    inherited = {name for name in starting if getattr(ours, name) is getattr(torchs, name)}
     assert inherited <= NOT_COLLECTIVES.keys()
 
 
@@ -42,77 +47,124 @@ def test_every_method_that_starts_a_collective_is_overridden(ours, torchs):
 def test_asynchronous_coalesced_collectives_never_hang(rank, size, store, schedule, path):
     """Megatron's coalesced calls, and all-reduces beside them; temporaries go at once."""
     start(rank, size, store, schedule)
-    total = size * (size - 1) // 2
     iterations = 100
     for step in range(iterations):
-        whole = [torch.empty(size * 100) for _ in range(2)]
-        with _coalescing_manager(async_ops=True) as gathering:
-            for into in whole:
-                dist.all_gather_into_tensor(into, torch.full((100,), float(rank + step)))
-        parts = [torch.empty(50) for _ in range(2)]
-        gathering.wait()
-        with _coalescing_manager(async_ops=True) as scattering:
-            for into in parts:
-                dist.reduce_scatter_tensor(into, torch.full((50 * size,), float(rank + step)))
-        with _coalescing_manager(async_ops=True) as reducing:
-            sums = [torch.full((30,), float(rank)) for _ in range(2)]
-            for each in sums:
-                dist.all_reduce(each)
-        summed = torch.full((1000,), float(rank + step))
-        dist.all_reduce(summed)
-        scattering.wait()
-        reducing.wait()
-        for into in whole:
-            assert into.view(size, 100).eq(torch.arange(size).view(-1, 1) + step).all()
-        for into in (*parts, summed):
-            assert into.eq(float(total + size * step)).all()
-        assert all(each.eq(float(total)).all() for each in sums)
+        _megatrons_calls(rank, size, step)
     paths = dict(dist.group.WORLD.paths)
     assert paths == {path: iterations, "several tensors at once": iterations}
 
 
-def _averaged(rank, dtype):
-    return torch.tensor([rank + 1, -rank - 2 if dtype.is_signed else rank, 7]).to(dtype)
+def _megatrons_calls(rank, size, step):
+    """One iteration; what is all-reduced last is a schedule's or mode auto's."""
+    gathered = [torch.empty(size * 100) for _ in range(2)]
+    with _coalescing_manager(async_ops=True) as gathering:
+        for tensor in gathered:
+            dist.all_gather_into_tensor(tensor, torch.full((100,), float(rank + step)))
+    scattered = [torch.empty(50) for _ in range(2)]
+    gathering.wait()
+    with _coalescing_manager(async_ops=True) as scattering:
+        for tensor in scattered:
+            dist.reduce_scatter_tensor(tensor, torch.full((50 * size,), float(rank + step)))
+    with _coalescing_manager(async_ops=True) as reducing:
+        coalesced_sums = [torch.full((30,), float(rank)) for _ in range(2)]
+        for tensor in coalesced_sums:
+            dist.all_reduce(tensor)
+    own_sum = torch.full((1000,), float(rank + step))
+    dist.all_reduce(own_sum)
+    scattering.wait()
+    reducing.wait()
+
+    total = size * (size - 1) // 2
+    for tensor in gathered:
+        assert tensor.view(size, 100).eq(torch.arange(size).view(-1, 1) + step).all()
+    for tensor in (*scattered, own_sum):
+        assert tensor.eq(float(total + size * step)).all()
+    for tensor in coalesced_sums:
+        assert tensor.eq(float(total)).all()
 
 
 @on_ranks(3)
 def test_what_is_not_ours_runs_natively_with_nccls_meaning(rank, size, store):
     group = start(rank, size, store, STRAGGLER)
-    ops = dist.ReduceOp
-    long = _averaged(rank, torch.int64)
-    given = _averaged(rank, torch.int64).tolist()
+    _check_averages_of_integers(rank)
+    _check_premultiplied_sums(rank, size)
+    _check_other_operations_and_layouts(rank)
+
+    x = torch.tensor([float(rank)])
+    group.allreduce(x).wait()  # the other two forms that torch's own group takes
+    group.allreduce([x], dist.ReduceOp.MAX).wait()
+    assert x.item() == 3.0
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(x, group=pair)
+        assert x.item() == 6.0
+
+    paths = dict(group.paths)
+    assert paths["schedule"] == 3  # complex as pairs of floats, empty, and group.allreduce(x)
+    assert paths["operation MAX"] == 2
+    for path in (
+        "the average of torch.int64",
+        "operation PREMUL_SUM",
+        "operation BOR",
+        "layout torch.sparse_coo",
+        "not contiguous",
+        "several tensors at once",
+    ):
+        assert paths[path] == 1
+
+
+def _averaged(rank, dtype):
+    """What a rank contributes to an average."""
+    return torch.tensor([rank + 1, -rank - 2 if dtype.is_signed else rank, 7]).to(dtype)
+
+
+def _check_averages_of_integers(rank):
     average = [2, -3, 7]
     for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8):
         x = _averaged(rank, dtype)
-        dist.all_reduce(x, ops.AVG)
+        dist.all_reduce(x, dist.ReduceOp.AVG)
         assert x.tolist() == (average if dtype.is_signed else [2, 1, 7])
-    x = long.clone()
-    y = long + 1
-    parts = list(long.split(1))
+
+    own = _averaged(rank, torch.int64)
+    x = own.clone()
+    y = own + 1
     with _coalescing_manager():
-        dist.all_reduce(x, ops.AVG)
-        dist.all_reduce(y, ops.AVG)
+        dist.all_reduce(x, dist.ReduceOp.AVG)
+        dist.all_reduce(y, dist.ReduceOp.AVG)
     assert y.tolist() == [3, -2, 8]  # towards zero
-    x = long.clone()
-    dist.reduce(x, 1, ops.AVG)
-    assert x.tolist() == (average if rank == 1 else given)
-    for scatter, whole in ((dist.reduce_scatter_tensor, long), (dist.reduce_scatter, parts)):
-        x = torch.zeros(1, dtype=torch.int64)
-        scatter(x, whole, ops.AVG)
-        assert x.item() == average[rank]
+
+    x = own.clone()
+    dist.reduce(x, 1, dist.ReduceOp.AVG)
+    assert x.tolist() == (average if rank == 1 else own.tolist())
+
+    x = torch.zeros(1, dtype=torch.int64)
+    dist.reduce_scatter_tensor(x, own, dist.ReduceOp.AVG)
+    assert x.item() == average[rank]
+    x = torch.zeros(1, dtype=torch.int64)
+    dist.reduce_scatter(x, list(own.split(1)), dist.ReduceOp.AVG)
+    assert x.item() == average[rank]
+
+
+def _check_premultiplied_sums(rank, size):
     premultiplied = dist._make_nccl_premul_sum(2.0)
     x = torch.tensor([1.5, float(rank)])
-    y = torch.tensor([1.5, float(rank)])
     dist.all_reduce(x, premultiplied)
     assert x.tolist() == [9.0, 6.0]
-    dist.reduce(y, 0, premultiplied)
-    assert y.tolist() == ([1.5, float(rank)] if rank else [9.0, 6.0])
+
+    x = torch.tensor([1.5, float(rank)])
+    dist.reduce(x, 0, premultiplied)
+    assert x.tolist() == ([9.0, 6.0] if rank == 0 else [1.5, float(rank)])
+
     x = torch.zeros(1)
     whole = torch.arange(float(size)) + rank
     dist.reduce_scatter_tensor(x, whole, premultiplied)
-    assert x.item() == 2.0 * sum(rank + other for other in range(size))
+    assert x.item() == 2.0 * sum(rank + peer for peer in range(size))
     assert whole.tolist() == [rank + float(c) for c in range(size)]  # the input is left alone
-    for x, op, summed in (
+
+
+def _check_other_operations_and_layouts(rank):
+    ops = dist.ReduceOp
+    for x, op, expected in (
         (torch.sparse_coo_tensor([[rank, 2]], [1.0, 1.0], (4,)), ops.SUM, [1.0, 1.0, 4.0, 0.0]),
         (torch.full((2,), complex(rank, 1)), ops.SUM, [3 + 3j, 3 + 3j]),
         (torch.tensor([1 << rank]), ops.BOR, [7]),
@@ -121,20 +173,7 @@ def test_what_is_not_ours_runs_natively_with_nccls_meaning(rank, size, store):
         (torch.zeros(0), ops.SUM, []),
     ):
         dist.all_reduce(x, op)
-        assert x.to_dense().tolist() == summed
-    x = torch.tensor([float(rank)])
-    group.allreduce(x).wait()  # the other two forms that torch's own group takes
-    group.allreduce([x], ops.MAX).wait()
-    assert x.item() == 3.0
-    pair = dist.new_group([0, 1])
-    if rank < 2:
-        dist.all_reduce(x, group=pair)
-        assert x.item() == 6.0
-    paths = dict(group.paths)
-    assert paths["schedule"] == 3  # complex as pairs of floats, empty, and group.allreduce(x)
-    once = "the average of torch.int64", "operation PREMUL_SUM", "operation BOR"
-    once += "layout torch.sparse_coo", "not contiguous", "several tensors at once"
-    assert [paths[path] for path in ("operation MAX", *once)] == [2, 1, 1, 1, 1, 1, 1]
+        assert x.to_dense().tolist() == expected
 
 
 @on_ranks(2)
@@ -155,14 +194,15 @@ def test_handles_say_when_they_are_done(rank, size, store):
         assert work.is_success()
         assert work.result()[0].tolist() == [result] * 3
         assert work.wait()
+
     if rank == 0:
         work = dist.isend(torch.ones(2), 1)
         work.wait()
         assert work.is_completed()
     else:
-        into = torch.zeros(2)
-        assert dist.recv(into) == 0
-        assert into.tolist() == [1.0, 1.0]
+        received = torch.zeros(2)
+        assert dist.recv(received) == 0
+        assert received.tolist() == [1.0, 1.0]
 
 
 JOB = """
@@ -179,21 +219,23 @@ dist.destroy_process_group()
 
 @NEW_TORCH
 def test_no_import_is_needed(tmp_path):
-    run = python("-c", JOB, cwd=tmp_path, LATECOMER_MODE="auto")
-    assert run.stdout == "LatecomerGroup [1.0, 1.0, 1.0] {'a group of one': 1}\n", run.stderr
+    completed = python("-c", JOB, cwd=tmp_path, LATECOMER_MODE="auto")
+    expected = "LatecomerGroup [1.0, 1.0, 1.0] {'a group of one': 1}\n"
+    assert completed.stdout == expected, completed.stderr
 
 
 @NEW_TORCH
 @on_ranks(2)
 def test_hooks_see_every_collective_and_the_device_has_our_backend(rank, size, store):
     group = start(rank, size, store)
-    seen = []
-    group.register_pre_hook(1, lambda arguments: seen.append(str(arguments.name)))
+    names = []
+    group.register_pre_hook(1, lambda arguments: names.append(str(arguments.name)))
     dist.all_reduce(torch.ones(3))
     dist.broadcast(torch.ones(3), 0)
     group.unregister_pre_hook(1)
     dist.barrier()
-    assert [name.rsplit(".", 1)[-1].lower() for name in seen] == ["allreduce", "broadcast"]
+    assert [name.rsplit(".", 1)[-1].lower() for name in names] == ["allreduce", "broadcast"]
+
     backend = group._get_backend(torch.device("cpu"))
     assert isinstance(backend, LatecomerBackend)
     x = torch.full((3,), float(rank))

@@ -41,11 +41,13 @@ def test_barriers_are_those_of_gloo(rank, size, store, backend):
     dist.monitored_barrier()
     dist.monitored_barrier(timeout=timedelta(seconds=20), wait_all_ranks=True)
 
-    def late():
-        return rank == 1 or dist.monitored_barrier(group, timedelta(seconds=1), wait_all_ranks=True)
+    def barrier_without_rank_1():
+        if rank != 1:
+            dist.monitored_barrier(group, timedelta(seconds=1), wait_all_ranks=True)
 
-    error = _alone(late, rank, size, store)
-    assert rank or "Ranks 1 failed" in error
+    error = _alone(barrier_without_rank_1, rank, size, store)
+    if rank == 0:
+        assert "Ranks 1 failed" in error
     assert dist.get_backend() == backend
     if backend == "latecomer":
         assert dist.get_backend_config() == "cpu:latecomer,cuda:latecomer"
@@ -64,25 +66,32 @@ def test_time_limits_can_be_changed_while_a_group_runs(rank, size, store, schedu
         change(timedelta(seconds=seconds))
         dist.all_reduce(torch.ones(4))
         assert group.engine.timeout_s == seconds
-    error = _alone(lambda: rank or dist.all_reduce(torch.ones(4)), rank, size, store)
-    assert rank or "rank" in error  # after some seconds, not minutes: the test's limit is 90
+
+    def all_reduce_of_rank_0_alone():
+        if rank == 0:
+            dist.all_reduce(torch.ones(4))
+
+    error = _alone(all_reduce_of_rank_0_alone, rank, size, store)
+    if rank == 0:
+        assert "rank" in error  # after some seconds, not minutes: the test's limit is 90
 
 
 @on_ranks(4)
 def test_a_group_can_be_split(rank, size, store):
     group = start(rank, size, store)
     group._set_group_name("world")
-    mine = [0, 1] if rank < 2 else [3, 2]
-    half = group.split_group(mine, timeout=timedelta(seconds=120), group_name="half")
+    own_half = [0, 1] if rank < 2 else [3, 2]
+    half = group.split_group(own_half, timeout=timedelta(seconds=120), group_name="half")
     assert isinstance(half, LatecomerGroup)
-    assert sorted(mine)[half.rank()] == rank
+    assert sorted(own_half)[half.rank()] == rank
     x = torch.tensor([float(rank)])
     gathered = [torch.zeros(1) for _ in range(2)]
     half.allgather([gathered], [x]).wait()
-    assert [g.item() for g in gathered] == sorted(mine)
+    assert [tensor.item() for tensor in gathered] == sorted(own_half)
     half.allreduce(x).wait()
-    assert x.item() == sum(mine)
+    assert x.item() == sum(own_half)
     assert dict(half.paths) == {"mode auto": 1}
+
     pair = group.split_group([1, 3], group_name="pair")
     assert (pair is not None) == (rank in (1, 3))
     if pair is not None:
@@ -96,8 +105,12 @@ def test_a_group_can_be_split(rank, size, store):
 @on_ranks(4)
 def test_any_number_of_groups(rank, size, store):
     start(rank, size, store)
-    groups = [dist.new_group(sorted({i % size, (i + 1 + i // size) % size})) for i in range(30)]
+    groups = []
+    for number in range(30):
+        members = {number % size, (number + 1 + number // size) % size}
+        groups.append(dist.new_group(sorted(members)))
     everyone = [dist.new_group(list(range(size))) for _ in range(5)]
+
     for group in (*groups, *everyone):
         if group == dist.GroupMember.NON_GROUP_MEMBER:
             continue
@@ -109,7 +122,9 @@ def test_any_number_of_groups(rank, size, store):
             y = torch.tensor([float(rank)])
             dist.all_reduce(y, group=group)
             assert y.item() == sum(ranks)
-    alone = [dist.new_group([r]) for r in range(size)][rank]
+
+    groups_of_one = [dist.new_group([member]) for member in range(size)]
+    alone = groups_of_one[rank]
     x = torch.tensor([float(rank)])
     dist.all_reduce(x, group=alone)
     assert x.item() == rank
@@ -139,7 +154,8 @@ def test_ranks_may_come_to_two_groups_in_different_orders(rank, size, store):
     groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
     sums = [torch.tensor([rank + 10.0 * number]) for number in range(2)]
     order = [0, 1] if rank == 0 else [1, 0]
-    for work in [dist.all_reduce(sums[i], group=groups[i], async_op=True) for i in order]:
+    works = [dist.all_reduce(sums[i], group=groups[i], async_op=True) for i in order]
+    for work in works:
         work.wait()
     assert [x.item() for x in sums] == [1.0, 21.0]
 
@@ -168,35 +184,35 @@ def test_a_group_can_be_destroyed_before_its_first_all_reduce_began(rank, size, 
         work.wait()
 
 
-TIMEOUT_S = 6.0
+TIMEOUT_S = 6.0  # set once the group is there, so that it is not about a slow start
 SIZE = 3
 VICTIM = 1
-_x = torch.ones
+_ones = torch.ones
 CALLS = {
-    "all_gather": lambda: dist.all_gather([_x(4) for _ in range(SIZE)], _x(4)),
-    "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(_x(4 * SIZE), _x(4)),
-    "all_reduce": lambda: dist.all_reduce(_x(4), dist.ReduceOp.MAX),
-    "all_reduce of integers": lambda: dist.all_reduce(_x(4).long(), dist.ReduceOp.AVG),
-    "all_to_all_single": lambda: dist.all_to_all_single(_x(4 * SIZE), _x(4 * SIZE)),
+    "all_gather": lambda: dist.all_gather([_ones(4) for _ in range(SIZE)], _ones(4)),
+    "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(_ones(4 * SIZE), _ones(4)),
+    "all_reduce": lambda: dist.all_reduce(_ones(4), dist.ReduceOp.MAX),
+    "all_reduce of integers": lambda: dist.all_reduce(_ones(4).long(), dist.ReduceOp.AVG),
+    "all_to_all_single": lambda: dist.all_to_all_single(_ones(4 * SIZE), _ones(4 * SIZE)),
     "barrier": dist.barrier,
-    "broadcast": lambda: dist.broadcast(_x(4), VICTIM),
+    "broadcast": lambda: dist.broadcast(_ones(4), VICTIM),
     "broadcast_object_list": lambda: dist.broadcast_object_list([None], VICTIM),
-    "recv": lambda: dist.recv(_x(4), VICTIM),
-    "reduce_scatter": lambda: dist.reduce_scatter(_x(4), [_x(4) for _ in range(SIZE)]),
-    "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(_x(4), _x(4 * SIZE)),
-    "scatter": lambda: dist.scatter(_x(4), None, VICTIM),
+    "recv": lambda: dist.recv(_ones(4), VICTIM),
+    "reduce_scatter": lambda: dist.reduce_scatter(_ones(4), [_ones(4) for _ in range(SIZE)]),
+    "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(_ones(4), _ones(4 * SIZE)),
+    "scatter": lambda: dist.scatter(_ones(4), None, VICTIM),
 }
 AT_LENGTH = {"all_gather_into_tensor", "broadcast_object_list", "reduce_scatter", "scatter"}
 """For the backend below Gloo they are as others here."""
 
 
-def _loses(rank, size, store, call, how):
-    """The error of the call where it is lost to the others; the victim comes to no end."""
+def _error_of_a_lost_call(rank, size, store, call, number):
+    """What the call raises on the survivors; the victim sends itself this signal before it."""
     dist.barrier()
     dist.group.WORLD.set_timeout(timedelta(seconds=TIMEOUT_S))
     together(store, rank, size, "all ready")
     if rank == VICTIM:
-        os.kill(os.getpid(), how)
+        os.kill(os.getpid(), number)
         time.sleep(60)
     with pytest.raises((RuntimeError, RankFailure)) as caught:
         CALLS[call]()
@@ -211,15 +227,17 @@ PLANNED = [(schedules.straggler(SIZE), call, KILL) for call in ("barrier", "recv
 SILENT = [(None, call, STOP) for call in ("broadcast", "recv")]
 
 
-@pytest.mark.parametrize(("schedule", "call", "how"), DEAD + PLANNED + SILENT + LONG)
+@pytest.mark.parametrize(("schedule", "call", "number"), DEAD + PLANNED + SILENT + LONG)
 @on_ranks(SIZE, timeout_s=80, victims={VICTIM})
-def test_a_dead_or_silent_rank_is_named_by_all(rank, size, store, schedule, call, how):
+def test_a_dead_or_silent_rank_is_named_by_all(rank, size, store, schedule, call, number):
     start(rank, size, store, schedule)
     dist.all_reduce(torch.ones(8))  # from now on the group has a control plane
-    assert _loses(rank, size, store, call, how).ranks == (VICTIM,)
+    error = _error_of_a_lost_call(rank, size, store, call, number)
+    assert error.ranks == (VICTIM,)
 
 
 @on_ranks(SIZE, timeout_s=80, victims={VICTIM})
 def test_without_a_control_plane_there_is_an_error_that_names_nobody(rank, size, store):
     start(rank, size, store)
-    assert not isinstance(_loses(rank, size, store, "barrier", KILL), RankFailure)
+    error = _error_of_a_lost_call(rank, size, store, "barrier", KILL)
+    assert not isinstance(error, RankFailure)

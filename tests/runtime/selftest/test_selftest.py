@@ -65,6 +65,7 @@ def test_one_wrong_element_and_other_bits_than_rank_0_are_seen():
 
 @pytest.mark.parametrize("average", [False, True])
 def test_nan_is_no_rounding(average):
+    """Whether a NaN is further away from the sum than a bound is always false."""
     case = conformance.Case(torch.float32, 4, average=average, exact=False)
     inputs = [torch.tensor([1.0, 2.0, 3.0, 4.0])] * 2
     result = inputs[0] if average else inputs[0] * 2
@@ -76,26 +77,28 @@ def test_nan_is_no_rounding(average):
         conformance.compare(case, inputs, result)
 
 
-def _say(store, rank, ranks, say, how):
+def _say(store, rank, ranks, say, ending):
+    """Say something once all ranks are there; then rank 1 ends in this way, or both do."""
     store.set(f"{rank}", "")
-    store.wait([f"{r}" for r in range(ranks)])
+    store.wait([f"{peer}" for peer in range(ranks)])
     say((rank, ranks))
-    if rank == 1 and how == "raises":
+
+    if rank == 1 and ending == "raises":
         raise ValueError("planted")
-    if rank == 1 and how == "dies":
+    if rank == 1 and ending == "dies":
         os._exit(3)
-    if how == "dies first":
+    if ending == "dies first":
         if rank == 1:
             store.set("rank 1 dies", "")
             os._exit(3)
         store.wait(["rank 1 dies"])
-        raise ConnectionError("a consequence")
-    if rank == 1 and how == "hangs":
+        raise ConnectionError("a consequence")  # may be heard of before the death is noticed
+    if rank == 1 and ending == "hangs":
         time.sleep(600)
 
 
 @pytest.mark.parametrize(
-    ("how", "deadline_s", "message"),
+    ("ending", "deadline_s", "message"),
     [
         ("ends", 100, r"\((0, 2|1, 2)\)"),
         ("raises", 100, r"FAILED: rank 1: (.|\n)*ValueError: planted"),
@@ -104,10 +107,11 @@ def _say(store, rank, ranks, say, how):
         ("hangs", 15, r"FAILED: rank\(s\) (0, )?1: not done after 15 s"),
     ],
 )
-def test_what_the_ranks_say_and_that_the_first_failure_ends_all(how, deadline_s, message):
-    said = []
-    words = talk(_say, 2, how, timeout_s=60.0, deadline_s=deadline_s)
-    assert passes(words, said.append) is (how == "ends")
-    assert re.match(message, str(said[-1]))
-    if how == "ends":
-        assert sorted(said) == [(0, 2), (1, 2)]
+def test_what_the_ranks_say_and_that_the_first_failure_ends_all(ending, deadline_s, message):
+    lines = []
+    words = talk(_say, 2, ending, timeout_s=60.0, deadline_s=deadline_s)
+
+    assert passes(words, lines.append) is (ending == "ends")
+    assert re.match(message, str(lines[-1]))
+    if ending == "ends":
+        assert sorted(lines) == [(0, 2), (1, 2)]

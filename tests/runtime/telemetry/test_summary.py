@@ -20,126 +20,196 @@ def _ranks(arrivals, uncertainty_s=0.0, done=lambda last: last + 0.5):
     """One rank per column, one operation per row of ``arrivals``."""
 
     def record(number, rank, row):
-        times = row[rank], row[rank] + 0.001, done(max(row)), uncertainty_s
-        return Record(number, rank, *times, 8, "native", (), 'all "here"')
+        return Record(
+            operation=number,
+            rank=rank,
+            arrived_s=row[rank],
+            decided_s=row[rank] + 0.001,
+            done_s=done(max(row)),
+            uncertainty_s=uncertainty_s,
+            bytes=8,
+            way="native",
+            late=(),
+            reason='all "here"',
+        )
 
-    return [
-        Rank(rank, tuple(record(n, rank, row) for n, row in enumerate(arrivals)), messages=2)
-        for rank in range(len(arrivals[0]))
-    ]
+    ranks = []
+    for rank in range(len(arrivals[0])):
+        records = [record(number, rank, row) for number, row in enumerate(arrivals)]
+        ranks.append(Rank(rank, tuple(records), messages=2))
+    return ranks
 
 
 def test_the_late_rank_is_the_first_line():
     summary = summarize(_ranks([[0, 0.1, 0, 2.0], [10, 10, 10.1, 13], [20, 20.5, 20, 20]]), 4)
     assert [line.rank for line in summary.lines][:2] == [3, 1]
     worst = summary.lines[0]
-    assert (worst.wasted_s, worst.last) == pytest.approx((3 * (1.9 + 2.9), 2 / 3))
-    found = worst.wait_s, worst.lateness_p99_s, worst.lateness_p50_s
-    assert found == pytest.approx((0.5 / 3, 2.95, 1.95))
-    assert (summary.completion_s, summary.messages) == pytest.approx((0.5, 8 / 3))
+    assert worst.wasted_s == pytest.approx(3 * (1.9 + 2.9))
+    assert worst.last == pytest.approx(2 / 3)
+    assert worst.wait_s == pytest.approx(0.5 / 3)
+    assert worst.lateness_p99_s == pytest.approx(2.95)
+    assert worst.lateness_p50_s == pytest.approx(1.95)
+    assert summary.completion_s == pytest.approx(0.5)
+    assert summary.messages == pytest.approx(8 / 3)
     assert summary.ways == {"native": 3}
     assert re.search(r"^ +3 +166\.7 ms +67%", str(summary), re.MULTILINE)
     assert json.loads(summary.as_json())["lines"][0]["rank"] == 3
 
 
 def test_no_rank_is_last_within_the_uncertainty_of_the_clocks():
-    close = summarize(_ranks([[0.0, 0.001, 0.002]] * 4, uncertainty_s=0.01), 3)
-    assert {line.last for line in close.lines} == {0.0}
-    assert "within 10.000 ms" in str(close)
+    summary = summarize(_ranks([[0.0, 0.001, 0.002]] * 4, uncertainty_s=0.01), 3)
+    assert {line.last for line in summary.lines} == {0.0}
+    assert "within 10.000 ms" in str(summary)
 
 
 def test_operations_that_not_all_have_are_left_out_and_missing_ranks_named():
     ranks = _ranks([[0.0, 1.0, 0.0], [5.0, 6.0, 5.0]])
-    short = Rank(0, ranks[0].records[1:])
-    assert summarize([short, *ranks[1:]], 3).lines[0].operations == 1
-    gone = summarize(ranks[:2], 3)
-    assert gone.missing == (2,)
-    assert "nothing was received from rank(s) 2" in str(gone)
+    without_first_operation = Rank(0, ranks[0].records[1:])
+    assert summarize([without_first_operation, *ranks[1:]], 3).lines[0].operations == 1
+
+    without_rank_2 = summarize(ranks[:2], 3)
+    assert without_rank_2.missing == (2,)
+    assert "nothing was received from rank(s) 2" in str(without_rank_2)
     assert math.isnan(summarize([], 2).completion_s)
 
 
 @given(st.lists(st.lists(st.floats(0, 100), min_size=3, max_size=3), min_size=1, max_size=12))
 def test_waits_and_waste_add_up(arrivals):
     summary = summarize(_ranks(arrivals), 3)
-    waits = sum(line.wait_s for line in summary.lines) * len(arrivals)
-    assert waits == pytest.approx(sum(3 * max(row) - sum(row) for row in arrivals), abs=1e-6)
-    wasted = sum(line.wasted_s for line in summary.lines)
-    assert wasted <= waits + 1e-6
-    order = [line.wasted_s for line in summary.lines]
-    assert order == sorted(order, reverse=True)
+    waits_s = sum(line.wait_s for line in summary.lines) * len(arrivals)
+    waits_for_last_s = sum(3 * max(row) - sum(row) for row in arrivals)
+    assert waits_s == pytest.approx(waits_for_last_s, abs=1e-6)
+
+    wasted_s = [line.wasted_s for line in summary.lines]
+    assert sum(wasted_s) <= waits_s + 1e-6
+    assert wasted_s == sorted(wasted_s, reverse=True)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1), st.sampled_from([0.01, 0.5, 0.99, 1.0]))
 def test_quantile(values, share):
-    found = quantile(sorted(values), share)
-    assert sum(value <= found for value in values) >= share * len(values)
-    assert sum(value < found for value in values) < share * len(values)
+    bound = quantile(sorted(values), share)
+    assert sum(value <= bound for value in values) >= share * len(values)
+    assert sum(value < bound for value in values) < share * len(values)
 
 
 def test_the_trace_has_chosen_operations_and_their_rounds(tmp_path):
     rounds = (Round(1, "completion", 3, 10.5, 10.75), Round(0, "completion", 3, 0.5, 0.75))
-    first, *others = _ranks([[0.0, 0.25], [10.0, 10.25]], done=lambda last: math.nan)
-    ranks = [Rank(0, first.records, rounds), *others]
+    rank_0, rank_1 = _ranks([[0.0, 0.25], [10.0, 10.25]], done=lambda last: math.nan)
+    ranks = [Rank(0, rank_0.records, rounds), rank_1]
+
     write_trace(ranks, tmp_path / "trace.json", range(1, 2))
+
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    timed = [event for event in events if event["ph"] in "be"]
-    assert {event["name"] for event in timed} == {"decision", "completion round 3"}  # nothing done
-    assert [e["ts"] for e in timed if e["cat"] == "round"] == [500_000.0, 750_000.0]
-    assert [e["ts"] for e in events if e["ph"] == "i"] == [0.0, 250_000.0]
+    begins = [event for event in events if event["ph"] == "b"]
+    ends = [event for event in events if event["ph"] == "e"]
+    instants = [event for event in events if event["ph"] == "i"]
+    names = {event["name"] for event in begins + ends}
+    assert names == {"decision", "completion round 3"}  # nothing done
+    assert _times_us(begins + ends, "round") == [500_000.0, 750_000.0]
+    assert [event["ts"] for event in instants] == [0.0, 250_000.0]
     assert {event["pid"] for event in events} == {0, 1}
-    begun = [(e["name"], e["id"], e["pid"]) for e in timed if e["ph"] == "b"]
-    assert sorted(begun) == sorted((e["name"], e["id"], e["pid"]) for e in timed if e["ph"] == "e")
+    assert _spans(begins) == _spans(ends)
 
 
-def _step(number, lost, *ends, incast=2, rate=5e6):
-    complete, early, timeout = ends or (2, 0, 0)
-    varied = {"complete": complete, "early": early, "timeout": timeout, "incast": incast}
-    fixed = {"due": 100, "bound_s": 0.25, "hadamard": False, "skipped": False}
-    return UbtStep(step=number, ended_s=10.0 + number, lost=lost, rate=rate, **varied, **fixed)
+def _times_us(events, category):
+    return [event["ts"] for event in events if event.get("cat") == category]
+
+
+def _spans(events):
+    return sorted((event["name"], event["id"], event["pid"]) for event in events)
+
+
+CALM_STEP = UbtStep(
+    step=4,
+    ended_s=14.0,
+    due=100,
+    lost=0,
+    complete=2,
+    early=0,
+    timeout=0,
+    incast=2,
+    rate=5e6,
+    bound_s=0.25,
+    hadamard=False,
+    skipped=False,
+)
 
 
 def _lossy_ranks():
-    reason = "a stage ended early"
-    records = [Record(0, r, 10.0, 10.0, 10.5, 0.001, 8, "TAR over UBT", (), reason) for r in (0, 1)]
-    stage = Stage(0, 2, 10.25, 10.5, "early", 100, 30)
-    lossy = _step(5, 30, 1, 1, 0), _step(5, 10, 1, 0, 1, incast=1, rate=2e6)
+    """Two ranks that lose something in step 5, in a stage that ended early or by its time-out."""
+    records = []
+    for rank in range(2):
+        record = Record(
+            operation=0,
+            rank=rank,
+            arrived_s=10.0,
+            decided_s=10.0,
+            done_s=10.5,
+            uncertainty_s=0.001,
+            bytes=8,
+            way="TAR over UBT",
+            late=(),
+            reason="a stage ended early",
+        )
+        records.append(record)
+    stage = Stage(operation=0, stage=2, began_s=10.25, ended_s=10.5, end="early", due=100, lost=30)
+
+    lossy_step = msgspec.structs.replace(CALM_STEP, step=5, ended_s=15.0, complete=1)
+    early = msgspec.structs.replace(lossy_step, lost=30, early=1)
+    timed_out = msgspec.structs.replace(lossy_step, lost=10, timeout=1, incast=1, rate=2e6)
     return [
-        Rank(0, (records[0],), stages=(stage,), steps=(_step(4, 0), lossy[0])),
-        Rank(1, (records[1],), steps=(_step(4, 0), lossy[1])),
+        Rank(0, (records[0],), stages=(stage,), steps=(CALM_STEP, early)),
+        Rank(1, (records[1],), steps=(CALM_STEP, timed_out)),
     ]
 
 
 def test_the_lines_of_ranks_and_steps():
     losses = Losses.of(_lossy_ranks())
-    first, _ = losses.ranks
-    assert (first.number, first.loss, first.worst) == (0, 0.15, 0.3)
+
+    rank_0, _ = losses.ranks
+    assert rank_0.number == 0
+    assert rank_0.loss == 0.15
+    assert rank_0.worst == 0.3
+
     calm, lossy = losses.steps
-    assert (calm.number, calm.loss) == (4, 0.0)
-    assert (lossy.number, lossy.due, lossy.lost, lossy.loss) == (5, 200, 40, 0.2)
-    assert (lossy.worst, lossy.incast, lossy.early, lossy.timeout) == (0.3, 1, 1, 1)
+    assert calm.number == 4
+    assert calm.loss == 0.0
+    assert lossy.number == 5
+    assert lossy.due == 200
+    assert lossy.lost == 40
+    assert lossy.loss == 0.2
+    assert lossy.worst == 0.3
+    assert lossy.incast == 1
+    assert lossy.early == 1
+    assert lossy.timeout == 1
 
 
 def test_the_summary_shows_them_and_is_silent_where_nothing_ran_over_ubt(tmp_path):
     summary = summarize(_lossy_ranks(), 2)
-    shown = str(summary)
-    assert "15.000%  30.000%                    3/1/0" in shown
-    assert "1 of 2 steps lost something" in shown
-    assert "1 times because: a stage ended early" in shown
+    text = str(summary)
+    assert "15.000%  30.000%                    3/1/0" in text
+    assert "1 of 2 steps lost something" in text
+    assert "1 times because: a stage ended early" in text
     assert json.loads(summary.as_json())["losses"]["steps"][1]["loss"] == pytest.approx(0.2)
-    assert "decided" not in shown
-    without = [msgspec.structs.replace(rank, steps=(), stages=()) for rank in _lossy_ranks()]
-    assert "lost" not in str(summarize(without, 2))
-    write_prometheus(summarize(without, 2), place := tmp_path / "latecomer.prom")
-    assert "loss_ratio" not in place.read_text()
+    assert "decided" not in text
+
+    without_ubt = summarize(
+        [msgspec.structs.replace(rank, steps=(), stages=()) for rank in _lossy_ranks()], 2
+    )
+    assert "lost" not in str(without_ubt)
+    file = tmp_path / "latecomer.prom"
+    write_prometheus(without_ubt, file)
+    assert "loss_ratio" not in file.read_text()
 
 
 def test_the_metrics_file_is_well_formed(tmp_path):
-    place = tmp_path / "latecomer.prom"
+    file = tmp_path / "latecomer.prom"
     lines = []
     for ranks in _ranks([[0.0, 0.25]]), _lossy_ranks():
-        write_prometheus(summarize(ranks, 2), place)
-        assert list(tmp_path.iterdir()) == [place]
-        lines += place.read_text().splitlines()
+        write_prometheus(summarize(ranks, 2), file)
+        assert list(tmp_path.iterdir()) == [file]
+        lines += file.read_text().splitlines()
+
     sample = r'latecomer_\w+\{\w+="(\\.|[^"\\])*"(,\w+="[^"]*")*\} (NaN|[-+0-9.e]+)'
     for line in lines:
         assert re.fullmatch(rf"# (HELP|TYPE) latecomer_\w+ .+|{sample}", line), line
@@ -159,11 +229,18 @@ def test_the_metrics_file_is_well_formed(tmp_path):
 
 def test_the_trace_has_stages_as_spans_and_losses_as_counters():
     events = trace(_lossy_ranks())
-    name = "stage 2, early"
-    spans = [(e["ph"], e["name"], e["ts"]) for e in events if e.get("cat") == "stage 2"]
-    assert spans == [("b", name, 250_000.0), ("e", name, 500_000.0)]
-    counters = [e for e in events if e["ph"] == "C" and e["name"] == "loss, %"]
-    found = [(e["pid"], e["ts"], e["args"]["step"]) for e in counters]
-    assert found == [(0, 4e6, 0.0), (0, 5e6, 30.0), (1, 4e6, 0.0), (1, 5e6, 10.0)]
+
+    begin, end = [event for event in events if event.get("cat") == "stage 2"]
+    assert begin["ph"] == "b"
+    assert end["ph"] == "e"
+    assert begin["name"] == end["name"] == "stage 2, early"
+    assert begin["ts"] == 250_000.0
+    assert end["ts"] == 500_000.0
+
+    counters = [event for event in events if event["ph"] == "C" and event["name"] == "loss, %"]
+    percent = [(event["pid"], event["ts"], event["args"]["step"]) for event in counters]
+    assert percent == [(0, 4e6, 0.0), (0, 5e6, 30.0), (1, 4e6, 0.0), (1, 5e6, 10.0)]
     assert not any(event.get("cat") == "decision" for event in events)
-    assert not any(event.get("cat") == "stage 2" for event in trace(_lossy_ranks(), range(7, 9)))
+
+    of_other_operations = trace(_lossy_ranks(), range(7, 9))
+    assert not any(event.get("cat") == "stage 2" for event in of_other_operations)

@@ -33,40 +33,66 @@ def _ranks(operations=6, size=4, late=2, by_s=0.25):
     for rank in range(size):
         records = []
         for number in range(operations):
-            slow = number % 3 != 2
+            has_late_rank = number % 3 != 2
             begin_s = 10.0 + number
-            arrived_s = begin_s + (by_s if slow and rank == late else 0.001 * rank)
-            times = arrived_s, max(arrived_s, begin_s + 0.01), begin_s + by_s + 0.1
-            how = (WAY, (late,), REASON) if slow else (NATIVE, (), "all have come")
-            records.append(Record(number, rank, *times, 0.0001, 2**20, *how))
+            lateness_s = by_s if has_late_rank and rank == late else 0.001 * rank
+            arrived_s = begin_s + lateness_s
+            record = Record(
+                operation=number,
+                rank=rank,
+                arrived_s=arrived_s,
+                decided_s=max(arrived_s, begin_s + 0.01),
+                done_s=begin_s + by_s + 0.1,
+                uncertainty_s=0.0001,
+                bytes=2**20,
+                way=NATIVE,
+                late=(),
+                reason="all have come",
+            )
+            if has_late_rank:
+                record = replace(record, way=WAY, late=(late,), reason=REASON)
+            records.append(record)
         rounds = (Round(0, "completion", 1, 10.3, 10.31),)
         ranks.append(Rank(rank, tuple(records), rounds))
     return ranks
 
 
 def test_a_trace_is_read_back_as_it_was_written(tmp_path):
-    stage = Stage(1, 2, 11.25, 11.5, "early", 100, 30)
-    ranks = _ranks()
-    ranks[1] = replace(ranks[1], stages=(stage,))
-    ranks[3] = replace(ranks[3], records=ranks[3].records[:-1])
-    write_trace(ranks, tmp_path / "trace.json")
-    found = read_trace(tmp_path / "trace.json")
-    assert [rank.rank for rank in found] == [0, 1, 2, 3]
-    for before, after in zip(ranks, found, strict=True):
-        for one, other in zip(before.records, after.records, strict=True):
-            for name in ("operation", "rank", "bytes", "way", "late", "reason"):
-                assert getattr(one, name) == getattr(other, name)
-            for name in ("arrived_s", "decided_s", "done_s"):
-                assert getattr(other, name) == pytest.approx(getattr(one, name) - 10, abs=2e-9)
-            assert other.uncertainty_s == pytest.approx(one.uncertainty_s)
-        assert [(r.phase, r.round) for r in after.rounds] == [("completion", 1)]
-    (read,) = found[1].stages
-    assert (read.operation, read.stage, read.end, read.lost) == (1, 2, "early", 30)
-    assert read.ended_s == pytest.approx(1.5)
-    written = summarize(ranks, 4)
-    again = summarize(found, 4)
-    assert [line.rank for line in again.lines] == [line.rank for line in written.lines]
-    assert (again.ways, again.reasons) == (written.ways, written.reasons)
+    stage = Stage(operation=1, stage=2, began_s=11.25, ended_s=11.5, end="early", due=100, lost=30)
+    written = _ranks()
+    written[1] = replace(written[1], stages=(stage,))
+    written[3] = replace(written[3], records=written[3].records[:-1])
+
+    write_trace(written, tmp_path / "trace.json")
+    read = read_trace(tmp_path / "trace.json")
+
+    assert [rank.rank for rank in read] == [0, 1, 2, 3]
+    for written_rank, read_rank in zip(written, read, strict=True):
+        for before, after in zip(written_rank.records, read_rank.records, strict=True):
+            _same_record(before, after)
+        assert [(r.phase, r.round) for r in read_rank.rounds] == [("completion", 1)]
+    (read_stage,) = read[1].stages
+    assert read_stage.operation == 1
+    assert read_stage.stage == 2
+    assert read_stage.end == "early"
+    assert read_stage.lost == 30
+    assert read_stage.ended_s == pytest.approx(1.5)
+
+    summary = summarize(written, 4)
+    summary_of_read = summarize(read, 4)
+    lines = [line.rank for line in summary.lines]
+    assert [line.rank for line in summary_of_read.lines] == lines
+    assert summary_of_read.ways == summary.ways
+    assert summary_of_read.reasons == summary.reasons
+
+
+def _same_record(written, read):
+    """All of it but that a trace begins at time 0."""
+    for name in ("operation", "rank", "bytes", "way", "late", "reason"):
+        assert getattr(read, name) == getattr(written, name)
+    for name in ("arrived_s", "decided_s", "done_s"):
+        assert getattr(read, name) == pytest.approx(getattr(written, name) - 10, abs=2e-9)
+    assert read.uncertainty_s == pytest.approx(written.uncertainty_s)
 
 
 times = st.lists(st.floats(0, 5), min_size=3, max_size=3)
@@ -75,33 +101,45 @@ times = st.lists(st.floats(0, 5), min_size=3, max_size=3)
 @given(st.lists(times, min_size=1, max_size=6))
 @settings(deadline=None, max_examples=40)
 def test_the_model_has_every_arrival(arrivals):
-    ranks = [
-        Rank(
-            r,
-            tuple(
-                Record(n, r, row[r], row[r], math.nan, 0.0, 8, NATIVE, (), "")
-                for n, row in enumerate(arrivals)
-            ),
-        )
-        for r in range(3)
-    ]
-    made = model("t", {"t": ranks}, None)
-    assert len(made["operations"]) == len(arrivals)
-    for operation, row in zip(made["operations"], arrivals, strict=True):
-        assert operation["arrived"] == pytest.approx([a - min(row) for a in row], abs=1e-6)
+    ranks = []
+    for rank in range(3):
+        records = []
+        for number, row in enumerate(arrivals):
+            record = Record(
+                operation=number,
+                rank=rank,
+                arrived_s=row[rank],
+                decided_s=row[rank],
+                done_s=math.nan,
+                uncertainty_s=0.0,
+                bytes=8,
+                way=NATIVE,
+                late=(),
+                reason="",
+            )
+            records.append(record)
+        ranks.append(Rank(rank, tuple(records)))
+
+    page_model = model("t", {"t": ranks}, None)
+
+    assert len(page_model["operations"]) == len(arrivals)
+    for operation, row in zip(page_model["operations"], arrivals, strict=True):
+        latenesses_s = [arrived_s - min(row) for arrived_s in row]
+        assert operation["arrived"] == pytest.approx(latenesses_s, abs=1e-6)
         assert operation["done"] == [None] * 3
-    json.dumps(made, allow_nan=False)
+    json.dumps(page_model, allow_nan=False)
 
 
 def test_the_rank_that_keeps_others_waiting_is_named_and_long_runs_are_cut():
-    made = model("run", {"a": _ranks(), "b": _ranks(3)}, None)
-    assert made["headline"].startswith("9 operations of 4 ranks: rank 2 kept the others")
-    assert [operation["block"] for operation in made["operations"]] == [0] * 6 + [1] * 3
-    assert made["operations"][0]["late"] == [2]
-    assert dict(made["tables"][0]["ways"]) == {f"{WAY}, late: 2": 4, NATIVE: 2}
-    some = model("run", {"a": _ranks()}, parse_part("2-3", "--operations"))
-    assert [operation["number"] for operation in some["operations"]] == [2, 3]
-    assert "Shown are operations 2 to 3 of 6" in some["cut"]
+    page_model = model("run", {"a": _ranks(), "b": _ranks(3)}, None)
+    assert page_model["headline"].startswith("9 operations of 4 ranks: rank 2 kept the others")
+    assert [operation["block"] for operation in page_model["operations"]] == [0] * 6 + [1] * 3
+    assert page_model["operations"][0]["late"] == [2]
+    assert dict(page_model["tables"][0]["ways"]) == {f"{WAY}, late: 2": 4, NATIVE: 2}
+
+    part = model("run", {"a": _ranks()}, parse_part("2-3", "--operations"))
+    assert [operation["number"] for operation in part["operations"]] == [2, 3]
+    assert "Shown are operations 2 to 3 of 6" in part["cut"]
     with pytest.raises(ArgumentError, match=r"'5-6': must be operations of 0 \.\. 5"):
         model("run", {"a": _ranks()}, parse_part("5-6", "--operations"))
     quiet = model("run", {"a": [Rank(0, _ranks()[0].records)]}, None)
@@ -123,9 +161,12 @@ def test_the_command_writes_a_page(tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit) as ended:
             run(app)
         assert (ended.value.code or 0) == code
-    said = capsys.readouterr()
-    assert said.out.startswith("run.html: 6 operations of 4 ranks: rank 2 kept the others waiting")
-    assert "no.json" in said.err
+
+    printed = capsys.readouterr()
+    headline = "run.html: 6 operations of 4 ranks: rank 2 kept the others waiting"
+    assert printed.out.startswith(headline)
+    assert "no.json" in printed.err
+
     page = (tmp_path / "run.html").read_text()
     assert page.count("</script>") == 2
     assert "<img" not in page
@@ -134,21 +175,26 @@ def test_the_command_writes_a_page(tmp_path, monkeypatch, capsys):
 def test_who_was_late_is_shown_in_a_browser(browser, tmp_path):
     path = tmp_path / "run.html"
     path.write_text(page_of(model("run", {"a": _ranks()}, None)))
-    seen = set()
+
+    def text_of(selector):
+        return browser.run(f"return document.querySelector('{selector}').innerText")
+
+    backgrounds = set()
     for theme in ("light", "dark"):
         browser.open(path, theme=theme)
-        seen.add(browser.run("return getComputedStyle(document.body).backgroundColor"))
+        backgrounds.add(browser.run("return getComputedStyle(document.body).backgroundColor"))
+
         browser.press("\ue011")  # home
-        said = browser.run("return document.querySelector('.now').innerText")
-        assert "Operation 0: rank 2 came last, by 247 ms" in said
-        assert f"ran {WAY}, late: 2; {REASON}" in said
+        assert "Operation 0: rank 2 came last, by 247 ms" in text_of(".now")
+        assert f"ran {WAY}, late: 2; {REASON}" in text_of(".now")
+
         browser.press("\ue014", "\ue014")  # right
-        said = browser.run("return document.querySelector('.now').innerText")
-        assert "ran native; all have come" in said
-        first = browser.run("return document.querySelector('#ranks tbody tr').innerText")
-        assert first.startswith("rank 2")
+        assert "ran native; all have come" in text_of(".now")
+        assert text_of("#ranks tbody tr").startswith("rank 2")
+
         browser.press("\ue010")  # end
         assert browser.run("return viewer.player.position") == 5
-    assert len(seen) == 2
+    assert len(backgrounds) == 2
+
     browser.open(path, size=(390, 844))
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")

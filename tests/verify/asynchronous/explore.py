@@ -66,7 +66,7 @@ def explore(program: BlockProgram, slots: int | None) -> Outcome:
     return outcome
 
 
-def _next_steps(program: Program, state: State) -> dict[int, Step]:
+def _next_steps(program: BlockProgram, state: State) -> dict[int, Step]:
     """The next step of each block that has not ended."""
     steps = {}
     for b, block in enumerate(program.blocks):

@@ -26,12 +26,14 @@ class Guards:
         self._room = pages * mmap.PAGESIZE
         self._next = 0
         self._at_end = True
-        each = self._room + mmap.PAGESIZE
+        room_and_page = self._room + mmap.PAGESIZE
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         protection = mmap.PROT_READ | mmap.PROT_WRITE
-        start = libc.mmap(None, rooms * each + mmap.PAGESIZE, protection, flags, -1, 0)
+        nbytes = mmap.PAGESIZE + rooms * room_and_page
+        start = libc.mmap(None, nbytes, protection, flags, -1, 0)
         assert start != ctypes.c_void_p(-1).value, "no memory"
-        self.rooms = [start + mmap.PAGESIZE + k * each for k in range(rooms)]
+        first = start + mmap.PAGESIZE
+        self.rooms = [first + number * room_and_page for number in range(rooms)]
         for forbidden in [start, *(room + self._room for room in self.rooms)]:
             assert libc.mprotect(forbidden, mmap.PAGESIZE, PROT_NONE) == 0
 
@@ -43,10 +45,15 @@ class Guards:
     def __call__(self, array):
         """A copy of a small array of bytes or booleans."""
         assert array.nbytes <= self._room
-        fresh = self._next < len(self.rooms)
-        room = self.rooms[self._next if fresh else -1 - self._next % AGAIN]
+        if self._next < len(self.rooms):
+            room = self.rooms[self._next]
+        else:
+            room = self.rooms[-1 - self._next % AGAIN]
         self._next += 1
-        start = room + (self._room - array.nbytes if self._at_end else 0)
+
+        start = room
+        if self._at_end:
+            start += self._room - array.nbytes
         memory = (ctypes.c_uint8 * array.nbytes).from_address(start)
         copy = np.frombuffer(memory, array.dtype).reshape(array.shape)
         copy[...] = array

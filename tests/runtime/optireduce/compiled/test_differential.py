@@ -36,14 +36,18 @@ PAYLOAD = OPTIONS.payload_bytes
 
 
 def _batches(path, rows, key):
-    """What a path makes of rows, as values that can be compared."""
+    """What a path makes of rows, as values that can be compared; and what it drops."""
     drops = Counter()
-    found = []
+    batches = []
     for batch in path.codec(SESSION, 0, 3, SIZE, key).read(rows, drops):
-        each = [getattr(batch, name).tolist() for name in ("offsets", "lengths", "flags")]
-        payload = batch.payload.copy().tobytes()
-        found.append((batch._replace(offsets=0, lengths=0, flags=0, payload=0), each, payload))
-    return found, +drops
+        comparable = batch._replace(
+            offsets=batch.offsets.tolist(),
+            lengths=batch.lengths.tolist(),
+            flags=batch.flags.tolist(),
+            payload=batch.payload.copy().tobytes(),
+        )
+        batches.append(comparable)
+    return batches, +drops
 
 
 @settings(max_examples=150, deadline=None)
@@ -54,22 +58,26 @@ def test_batches_and_what_is_refused_are_the_same(data, key, noise):
     rows = []
     while not program.over:
         operation = program.pick(*OPEN)
-        known = GENUINE[operation, key]
-        whole = known[program.number() % len(known)]
+        genuine = GENUINE[operation, key]
+        whole = genuine[program.number() % len(genuine)]
         invented = forged(program, operation)
         rows += [whole, changed(program, whole), invented]
     dice = random.Random(noise)
     rows += [dice.randbytes(SIZE) for _ in range(noise)]
-    found = Counter()
+
+    all_drops = Counter()
     for size in {len(row) for row in rows if row}:
-        alike = np.frombuffer(b"".join(r for r in rows if len(r) == size), np.uint8)
-        one, other = (_batches(path, alike.reshape(-1, size), key) for path in PATHS)
-        assert one == other
-        found += one[1]
+        of_this_size = np.frombuffer(b"".join(row for row in rows if len(row) == size), np.uint8)
+        batches, drops = _batches(NUMPY, of_this_size.reshape(-1, size), key)
+        assert _batches(COMPILED, of_this_size.reshape(-1, size), key) == (batches, drops)
+        all_drops += drops
+
+    # all lengths together
     flat = np.frombuffer(b"".join(rows), np.uint8)
     sizes = np.array([len(row) for row in rows])
     everything = Scattered(flat, np.cumsum(sizes) - sizes, sizes)
-    assert _batches(COMPILED, everything[sizes > 0], key)[1] == found  # all lengths together
+    _, drops = _batches(COMPILED, everything[sizes > 0], key)
+    assert drops == all_drops
 
 
 @settings(max_examples=60, deadline=None)
@@ -82,14 +90,15 @@ def test_batches_and_what_is_refused_are_the_same(data, key, noise):
     st.sampled_from([128, 136, 256, 264, 1472]),
     st.booleans(),
 )
-def test_what_is_written_is_the_same(nbytes, first, count, marks, key, size, each):
+def test_what_is_written_is_the_same(nbytes, first, count, marks, key, size, passed_differs):
     source = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
     payload_bytes = size - HEADER_BYTES
     first = min(first, (nbytes - 1) // payload_bytes)
     count = min(count, -(-nbytes // payload_bytes) - first)
-    passed = np.arange(count) + 2**32 - 9 if each else np.full(count, 77)
+    passed = np.arange(count) + 2**32 - 9 if passed_differs else np.full(count, 77)
     burst = Burst(DatagramHeader(1, 2, 2**64 - 1, 300, 2**33), source, first, marks, passed)
     end = Control(Type.END, stage=1, peer=2, operation=2**64 - 1, passed=5, expected_us=2**33)
+
     written = []
     for path in PATHS:
         codec = path.codec(SESSION, 1, 3, size, key)
@@ -106,27 +115,30 @@ def test_what_is_written_is_the_same(nbytes, first, count, marks, key, size, eac
 @pytest.mark.parametrize("key", [b"", KEY])
 def test_what_is_sent_is_the_same(offload, key):
     """In the same order, to a socket that reads one by one; also where the shard ends."""
-    chosen = options(offload=offload)
-    source = np.random.default_rng(1).integers(0, 256, 15_930)
-    source = source.astype(np.uint8)
-    found = []
-    for path in PATHS:
+    source = np.random.default_rng(1).integers(0, 256, 15_930).astype(np.uint8)
+
+    def received(path):
+        """What comes of three bursts that are sent by this path."""
         with contextlib.ExitStack() as closing:
-            own = path.socket(chosen, "127.0.0.1", path.reader)
-            plain = socket.socket(*UDP)
+            own = path.socket(options(offload=offload), "127.0.0.1", path.reader)
             closing.callback(own.close)
+            plain = socket.socket(*UDP)
+            closing.callback(plain.close)
             plain.bind(("127.0.0.1", 0))
             plain.settimeout(5.0)
-            closing.callback(plain.close)
             own.peers = {1: plain.getsockname(), 2: ("127.0.0.1", 9)}
             codec = path.codec(SESSION, 0, 3, SIZE, key)
-            header = DatagramHeader(0, 1, 5)
+            header = DatagramHeader(stage=0, receiver=1, operation=5)
+
+            datagrams = []
             for first, count in [(0, 200), (199, 1), (70, 65)]:
                 burst = codec.burst(Burst(header, source, first, 150, np.arange(count)))
                 assert own.send(1, burst) == count
-                found += [plain.recv(4096) for _ in range(count)]
+                datagrams += [plain.recv(4096) for _ in range(count)]
                 assert own.send(2, burst) == count  # nobody is there: as good as lost
-    assert found[: len(found) // 2] == found[len(found) // 2 :]
+            return datagrams
+
+    assert received(NUMPY) == received(COMPILED)
 
 
 def test_what_the_kernel_does_not_take_is_not_sent():
@@ -157,10 +169,10 @@ lengths = st.sampled_from([PAYLOAD, PAYLOAD, REMAINDER])
 
 
 def _shard_rows(key, operation, datagrams, dice):
-    """From rank 1, uint8 [datagrams, bytes]: of each (number, bytes beside its offset, length)."""
+    """From rank 1, uint8 [datagrams, bytes]: of each (number, bytes past its offset, length)."""
     rows = []
-    for number, beside, length in datagrams:
-        offset = number * PAYLOAD + beside
+    for number, bytes_past, length in datagrams:
+        offset = number * PAYLOAD + bytes_past
         header = PACKED.pack(
             MAGIC,
             VERSION,
@@ -201,8 +213,8 @@ def test_what_is_placed_and_told_is_the_same(datagrams, in_order, key, opened):
     operation = 7
     dice = np.random.default_rng(len(datagrams))
     rows = _shard_rows(key, operation, datagrams, dice)
-    outcomes = []
-    for path in PATHS:
+
+    def outcome(path):
         placer = path.placer(path.codec(SESSION, 0, 3, SIZE, key))
         arrived = np.zeros(FULL + 1, bool)
         into = np.zeros(FULL * PAYLOAD + REMAINDER, np.uint8)
@@ -217,10 +229,9 @@ def test_what_is_placed_and_told_is_the_same(datagrams, in_order, key, opened):
         for part in (rows[:5], rows[5:], rows[:1]):
             events += placer.read(part)
         assert arrived.sum() == sum(event.fresh for event in events)
-        outcomes.append(
-            (events, arrived.tolist(), into.tobytes(), +placer.dropped, placer.dropped_from)
-        )
-    assert outcomes[0] == outcomes[1]
+        return events, arrived.tolist(), into.tobytes(), +placer.dropped, placer.dropped_from
+
+    assert outcome(NUMPY) == outcome(COMPILED)
 
 
 @settings(max_examples=60, deadline=None)
@@ -234,24 +245,28 @@ def test_what_is_placed_and_told_is_the_same(datagrams, in_order, key, opened):
 )
 def test_every_bit_of_a_mean_is_the_same(dtype, numel, size, seed, share, mean):
     dice = np.random.default_rng(seed)
-    each = 32 // dtype.itemsize
+    per_datagram = 32 // dtype.itemsize
     own = torch.from_numpy(dice.standard_normal(numel)).to(dtype)
-    count = -(-numel // each)
+    datagrams = -(-numel // per_datagram)
     skipped = int(dice.integers(0, 3))
-    numbers = torch.from_numpy(dice.standard_normal((size - 1, (skipped + count) * each))).to(dtype)
-    numbers[:, 0], own[0] = -0.0, -0.0
-    pieces = numbers.view(torch.uint8).numpy().reshape(size - 1, skipped + count, 32)
-    arrived = dice.random((size - 1, count)) >= share
-    found = []
-    for path in PATHS:
+    shape = (size - 1, (skipped + datagrams) * per_datagram)
+    received = torch.from_numpy(dice.standard_normal(shape)).to(dtype)
+    received[:, 0] = -0.0
+    own[0] = -0.0
+    pieces = received.view(torch.uint8).numpy().reshape(size - 1, skipped + datagrams, 32)
+    arrived = dice.random((size - 1, datagrams)) >= share
+
+    def bits(path):
         result = own.clone()
         raw = result.view(torch.uint8).numpy()
         path.average(raw, dtype, seed % size, pieces.copy(), skipped, arrived, mean)
-        found.append(result.view(torch.uint8).tolist())
-    assert found[0] == found[1]
+        return raw.tolist()
+
+    assert bits(NUMPY) == bits(COMPILED)
 
 
 def _attacked(path, data, guard=lambda array: array):
+    """What an attack leaves behind by this path."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "PATH", path)
         return attack(data, guard)
@@ -275,15 +290,16 @@ def test_long_attacks_leave_the_same_behind(data):
 def test_with_every_index_checked_both_paths_are_the_same(tmp_path):
     """Compiles for some ten seconds; as many programs as hypothesis runs above, and more."""
     for number in range(3):
-        (tmp_path / f"{number}").write_bytes(random.Random(number).randbytes(100_000))
-        found = python("-m", "tests.fuzz.datagrams", "--compiled", str(tmp_path / f"{number}"))
-        assert found.returncode == 0, found.stderr[-2000:]
+        file = tmp_path / f"{number}"
+        file.write_bytes(random.Random(number).randbytes(100_000))
+        completed = python("-m", "tests.fuzz.datagrams", "--compiled", str(file))
+        assert completed.returncode == 0, completed.stderr[-2000:]
 
 
 @pytest.mark.parametrize(("at_end", "first", "killed"), [(1, 1, 1), (0, -1, 1), (1, 0, 0)])
 def test_memory_beside_a_guarded_array_kills(at_end, first, killed):
     """It is read from so many bytes after its beginning on, as many as it has."""
-    found = python(
+    completed = python(
         "-c",
         "import ctypes, numpy as np\n"
         "from tests.runtime.optireduce.compiled.guards import Guards\n"
@@ -291,4 +307,5 @@ def test_memory_beside_a_guarded_array_kills(at_end, first, killed):
         "array = guards(np.ones(100, np.uint8))\n"
         f"ctypes.string_at(array.ctypes.data + {first}, 100)",
     )
-    assert found.returncode == (-signal.SIGSEGV if killed else 0), found.stderr
+    expected = -signal.SIGSEGV if killed else 0
+    assert completed.returncode == expected, completed.stderr

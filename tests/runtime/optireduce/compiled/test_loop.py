@@ -17,12 +17,18 @@ from runtime.optireduce.udp.loop import UdpLoop
 def test_deadlines_are_judged_by_a_clock_before_which_no_pause_was_missed(when):
     """A rank that is stopped after its pauses were measured must not judge by a later clock."""
     began = []
+
+    def set_bound_slowly(bound_s):
+        began.append(time.monotonic())
+        time.sleep(0.05)
+
     path = choose(when)
     options = Options()
-    protocol = MagicMock(options=options, **{"get_timer.return_value": 9e9})
+    protocol = MagicMock(options=options)
+    protocol.get_timer.return_value = 9e9
     protocol.next_event.return_value = None
     protocol.message_to_send.return_value = None
-    protocol.set_bound = lambda _: (began.append(time.monotonic()), time.sleep(0.05))
+    protocol.set_bound = set_bound_slowly
     channel = path.socket(options, "127.0.0.1", path.reader)
     codec = path.codec(session=1, rank=0, world_size=2, datagram_bytes=options.datagram_bytes)
     endpoint = Endpoint(channel, path.placer(codec))

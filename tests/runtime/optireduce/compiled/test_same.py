@@ -23,12 +23,12 @@ class Reader(CompiledReader):
     """Hands out each datagram by itself, as an array."""
 
     def read(self):
-        taken, batches = super().read()
+        messages, batches = super().read()
         datagrams = []
         for batch in batches:
             for start, size in zip(batch.starts, batch.sizes, strict=True):
                 datagrams.append(batch.buffer[start : start + size][None])
-        return taken, datagrams
+        return messages, datagrams
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,6 +47,7 @@ def _compiled():
 
 
 def _tests(module, *without):
+    """The tests that a module has itself, by name."""
     return {
         name: test
         for name, test in vars(module).items()

@@ -18,9 +18,15 @@ LEAST = {"window_step_bytes": 0}
 
 def _ended(end, lost, elapsed_s=0.5):
     """A stage of 100 datagrams that began at 0: what the state machines look at."""
-    times = {"elapsed_s": elapsed_s, "reached_s": elapsed_s}
-    times["quiet_s"] = elapsed_s if end is End.EARLY else None
-    return SimpleNamespace(due=100, lost=lost, loss=lost / 100, end=end, **times)
+    return SimpleNamespace(
+        due=100,
+        lost=lost,
+        loss=lost / 100,
+        end=end,
+        elapsed_s=elapsed_s,
+        reached_s=elapsed_s,
+        quiet_s=elapsed_s if end is End.EARLY else None,
+    )
 
 
 def test_the_hard_bound_is_the_percentile_over_all_ranks():
@@ -34,13 +40,17 @@ def test_the_hard_bound_is_the_percentile_over_all_ranks():
 def test_expected_time_and_grace_follow_their_rules():
     options = Options(expected_weight=1.0, grace_floor_s=0.0)
     estimator = CompletionEstimator(options, bound_s=2.0)
-    assert (estimator.expected_s, estimator.grace_s(3.0)) == (0.0, pytest.approx(0.3))
+    assert estimator.expected_s == 0.0
+    assert estimator.grace_s(3.0) == pytest.approx(0.3)
+
     estimator.ended(_ended(End.COMPLETE, 0), 1, 0.5)
     assert estimator.own_s == 0.5
     assert estimator.percent == 9
+
     estimator.ended(_ended(End.EARLY, 20), 2, 0.8)
     assert estimator.own_s == pytest.approx(0.5 / 0.8)
     assert estimator.percent == 8
+
     estimator.late(1, 10, 0.81)  # of a stage that was complete
     estimator.late(2, 10, 0.76)  # after 0.5 + half of t_C
     estimator.ended(_ended(End.EARLY, 20), 3, 0.8)
@@ -49,8 +59,10 @@ def test_expected_time_and_grace_follow_their_rules():
         estimator.late(3, 5, 0.75)
         estimator.ended(_ended(End.EARLY, 20), 3, 0.8)
         assert estimator.percent == percent
+
     estimator.ended(_ended(End.TIMEOUT, 50), 4, 2.5)
     assert estimator.own_s == 2.0
+
     estimator.announced(1, 0.4)
     estimator.announced(2, 99.0)
     estimator.announced(3, 0.6)
@@ -77,17 +89,19 @@ def test_the_window_shrinks_before_the_senders_become_fewer():
     incast = Incast(Options(window_step_bytes=150 * 1024), peers=8)
     for _ in range(4):
         incast.ended(_ended(End.COMPLETE, 0))
-    seen = []
+    windows_and_senders = []
     for _ in range(4):
         incast.ended(_ended(End.TIMEOUT, 50))
-        seen.append((incast.window_bytes // 1024, incast.own))
-    assert seen == [(428, 8), (256, 8), (256, 4), (256, 2)]
+        windows_and_senders.append((incast.window_bytes // 1024, incast.own))
+    assert windows_and_senders == [(428, 8), (256, 8), (256, 4), (256, 2)]
 
 
 def test_the_window_is_what_the_network_holds_and_a_grant_at_least():
-    incast = Incast(Options(grant_bytes=7360, **LEAST), 4, [pacer := SimpleNamespace(least_s=0)])
+    pacer = SimpleNamespace(least_s=0)
+    incast = Incast(Options(grant_bytes=7360, **LEAST), 4, [pacer])
     incast.ended(_ended(End.COMPLETE, 0, 0.1))  # 1000 datagrams/s
-    for pacer.least_s, datagrams in ((0.0, 44), (0.01, 3 * 20 // 4), (-0.01, 5)):
+    for least_s, datagrams in ((0.0, 44), (0.01, 3 * 20 // 4), (-0.01, 5)):
+        pacer.least_s = least_s
         assert incast.window == datagrams
 
 
@@ -107,11 +121,11 @@ def test_half_the_incast_is_kept_where_it_helps(lost, announced):
 def test_losses_that_incast_does_not_cause_are_tried_once_and_then_excused():
     """Every fifth stage loses 10 of 100, whatever is tried."""
     incast = Incast(Options(incast_up_after=1000, **LEAST), peers=8)
-    seen = []
+    senders = []
     for number in range(5 * PERIOD):
         incast.ended(_ended(End.EARLY, 10 if number % 5 == 0 else 0))
-        seen.append(incast.own)
-    assert [count for count, _ in itertools.groupby(seen)] == [8, 4, 8]
+        senders.append(incast.own)
+    assert [count for count, _ in itertools.groupby(senders)] == [8, 4, 8]
 
 
 def test_pacing_slows_down_for_long_round_trips_and_recovers():
@@ -129,8 +143,15 @@ def test_pacing_slows_down_for_long_round_trips_and_recovers():
 
 
 def test_options_out_of_range_are_refused():
-    wrong = {"datagram_bytes": 1473, "bound_percentile": 0, "hadamard": "maybe", "incast": 0}
-    wrong |= {"hadamard_block": 1000, "warmup_steps": 0, "skip_loss": 1.5}
-    for name, value in [*wrong.items(), ("warmup_steps", 3)]:
+    for name, value in [
+        ("datagram_bytes", 1473),
+        ("bound_percentile", 0),
+        ("hadamard", "maybe"),
+        ("incast", 0),
+        ("hadamard_block", 1000),
+        ("warmup_steps", 0),
+        ("skip_loss", 1.5),
+        ("warmup_steps", 3),
+    ]:
         with pytest.raises(ArgumentError, match=name.replace("warmup", "(warmup|settle)")):
             Options(**{name: value})

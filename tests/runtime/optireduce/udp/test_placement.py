@@ -36,7 +36,11 @@ def test_batches_are_copied_and_come_back_in_order_once_across_the_wrap():
     batch.payload[:] = 9  # the receive buffer is used again
     assert early.keep(_early(2, WRAP - 1, fill=4))
     assert early.keep(_early(1, 1))
-    assert [(b.sender, int(b.payload[0, 0])) for b in early.take(WRAP - 1)] == [(1, 3), (2, 4)]
+
+    first, second = early.take(WRAP - 1)
+    assert (first.sender, int(first.payload[0, 0])) == (1, 3)
+    assert (second.sender, int(second.payload[0, 0])) == (2, 4)
+
     assert early.keep(_early(1, WRAP - 1))
     assert early.take(0) == []
     assert early.take(WRAP - 1) == []  # it is older, and forgotten
@@ -45,7 +49,7 @@ def test_batches_are_copied_and_come_back_in_order_once_across_the_wrap():
 
 def test_a_sender_fills_its_own_room_only_and_gets_it_back():
     early = EarlyBuffer()
-    rows = placement.EARLY_BYTES // (64 + 48)
+    rows = placement.EARLY_BYTES // (64 + 48)  # of payload and header
     assert early.keep(_early(1, 7, rows))
     assert not early.keep(_early(1, 7))
     assert early.keep(_early(2, 7))

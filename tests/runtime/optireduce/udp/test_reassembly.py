@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,14 +47,13 @@ class Receiver:
         counts = {sender: -(-nbytes // PAYLOAD) for sender, nbytes in sizes.items()}
         self.stage = StageReceiver(counts, now_s=0.0, absence_s=absence_s, bound_s=bound_s)
         self.into = {sender: np.zeros(nbytes, np.uint8) for sender, nbytes in sizes.items()}
-        self.placer = Placer(SimpleNamespace(payload_bytes=PAYLOAD, read=lambda rows, _: rows))
-        self.placer.open(
-            OPERATION,
-            [
-                ExpectedShard(0, sender, np.zeros(counts[sender], bool), into)
-                for sender, into in self.into.items()
-            ],
-        )
+        codec = SimpleNamespace(payload_bytes=PAYLOAD, read=lambda batches, drops: batches)
+        self.placer = Placer(codec)
+        shards = []
+        for sender, into in self.into.items():
+            arrived = np.zeros(counts[sender], bool)
+            shards.append(ExpectedShard(stage=0, sender=sender, arrived=arrived, into=into))
+        self.placer.open(OPERATION, shards)
 
     def receive(self, batch, now_s):
         """How many were new."""
@@ -68,47 +68,77 @@ class Receiver:
         return end
 
 
-def _explore(receiver, now, depth, placed, seen):
+class State(NamedTuple):
+    """What decides what may happen yet: a state that was explored is not explored again."""
+
+    depth: int
+    now_s: float
+    end: End | None
+    quiet_s: float | None
+    absent: tuple
+    hard_s: float
+    marked: tuple
+    placed: tuple
+
+    @classmethod
+    def of(cls, stage, now_s, depth, placed):
+        return cls(
+            depth,
+            now_s,
+            stage.end,
+            stage.quiet_s,
+            absent=tuple(stage.absent),
+            hard_s=stage.hard_s,
+            marked=tuple(progress.marked for progress in stage.senders.values()),
+            placed=tuple(placed),
+        )
+
+
+def _explore(receiver, now_s, depth, placed, explored):
     """Every sequence of ``depth`` events: arrivals (right, wrong, repeated), ticks, ends."""
     stage = receiver.stage
-    marked = tuple(progress.marked for progress in stage.senders.values())
-    absent = tuple(stage.absent)
-    state = (depth, now, stage.end, stage.quiet_s, absent, stage.hard_s, marked, tuple(placed))
-    if state in seen:
+    state = State.of(stage, now_s, depth, placed)
+    if state in explored:
         return
-    seen.add(state)
+    explored.add(state)
     assert stage.hard_s <= ABSENCE_S + ALLOWED_S
     assert stage.lost == len(GENUINE) - len(placed)
-    if now > ABSENCE_S + ALLOWED_S:
+    if now_s > ABSENCE_S + ALLOWED_S:
         assert stage.end is not None
     if depth == 0:
         return
+
     for act in ACTS:
         after = copy.deepcopy(receiver)
-        then = now
-        placed_after = list(placed)
+        now_after_s = now_s
+        placed_after = placed
         if act in ("tick", "busy"):
-            then += 1.0
-            _tick(stage, after, then, socket_empty=act == "tick", placed=placed)
+            now_after_s += 1.0
+            _tick(stage, after, now_after_s, socket_empty=act == "tick", placed=placed)
         elif isinstance(act, str):
-            after.stage.all_sent(int(act[-1]), now)
-        else:
-            sender, offset, length, flags = act
-            dropped_before = after.placer.dropped.total()
-            fresh = after.receive(_batch(sender, [offset], [length], [flags]), now)
-            is_right = act in GENUINE and act not in placed and stage.end is None
-            assert fresh == int(is_right)
-            assert after.placer.dropped.total() - dropped_before == int(not is_right)
-            if is_right:
-                placed_after.append(act)
-        _explore(after, then, depth - 1, sorted(placed_after), seen)
+            after.stage.all_sent(int(act[-1]), now_s)
+        elif _arrive(stage, after, now_s, act, placed):
+            placed_after = [*placed, act]
+        _explore(after, now_after_s, depth - 1, sorted(placed_after), explored)
+
+
+def _arrive(before, after, now_s, datagram, placed):
+    """A datagram comes; whether it was placed: only if it is genuine, and in time, and once."""
+    sender, offset, length, flags = datagram
+    dropped_before = after.placer.dropped.total()
+    fresh = after.receive(_batch(sender, [offset], [length], [flags]), now_s)
+    is_right = datagram in GENUINE and datagram not in placed and before.end is None
+    assert fresh == int(is_right)
+    assert after.placer.dropped.total() - dropped_before == int(not is_right)
+    return is_right
 
 
 def _tick(before, after, now, socket_empty, placed):
     """The clock moves on: a stage ends only where it may, and stays ended."""
     end = after.handle_timer(now, GRACE_S, socket_empty=socket_empty)
     if end is End.EARLY:
-        assert all(s.marked or s.complete for s in after.stage.senders.values())
+        for sender in after.stage.senders.values():
+            assert sender.marked or sender.complete
     if end is End.COMPLETE and before.end is None:
         assert len(placed) == len(GENUINE)
     if before.end is not None:
@@ -116,13 +146,13 @@ def _tick(before, after, now, socket_empty, placed):
 
 
 def test_every_history_ends_in_time_and_places_each_datagram_once():
-    seen = set()
+    explored = set()
     receiver = Receiver(SIZES, bound_s=ALLOWED_S, absence_s=ABSENCE_S)
 
-    _explore(receiver, 0.0, 9, [], seen)
+    _explore(receiver, 0.0, 9, [], explored)
 
-    assert len(seen) > 2000
-    assert {state[2] for state in seen} == {None, *End}
+    assert len(explored) > 2000
+    assert {state.end for state in explored} == {None, *End}
 
 
 def test_a_batch_is_split_into_new_repeated_and_wrong():
@@ -144,5 +174,6 @@ def test_what_comes_after_the_marks_does_not_make_t_c_longer():
     for now_s, number, flags in [(0.5, 0, 0), (1.0, 2, LAST), (3.0, 1, 0)]:
         receiver.receive(_batch(1, [number * PAYLOAD], [PAYLOAD], [flags]), now_s)
         end = receiver.handle_timer(now_s, 5.0)
-    stage = receiver.stage
-    assert (end, stage.elapsed_s, stage.reached_s) == (End.COMPLETE, 1.0, 3.0)
+    assert end == End.COMPLETE
+    assert receiver.stage.elapsed_s == 1.0
+    assert receiver.stage.reached_s == 3.0
