@@ -52,12 +52,17 @@ SCENARIOS = ("persistent", "random", "tails", "none")
 
 def delays(scenario: str, step: int, mbit: float) -> list[float]:
     """Seconds by which each rank sleeps in one step; the same for all ways."""
-    delay_s = DELAY * PARAMETERS_BYTES * 8e-6 / mbit
     dice = random.Random(f"{scenario} {step}")
     if scenario == "tails":
         return [min(2.0, 0.02 * dice.paretovariate(1.2)) for _ in range(HOSTS)]
-    late = {"persistent": LATE, "random": dice.randrange(HOSTS), "none": None}[scenario]
-    return [delay_s * (rank == late) for rank in range(HOSTS)]
+
+    of_ranks = [0.0] * HOSTS
+    delay_s = DELAY * PARAMETERS_BYTES * 8e-6 / mbit
+    if scenario == "persistent":
+        of_ranks[LATE] = delay_s
+    elif scenario == "random":
+        of_ranks[dice.randrange(HOSTS)] = delay_s
+    return of_ranks
 
 
 class Job:
@@ -91,10 +96,10 @@ class Job:
             way: torch.optim.SGD(model.parameters(), lr=1e-3) for way, model in self.models.items()
         }
 
-    def progress(self, what: str) -> None:
+    def progress(self, text: str) -> None:
         """Say how far the job is, on rank 0."""
         if self.rank == 0:
-            print(f"{time.monotonic() - self._began_s:.1f} s: {what}", flush=True)
+            print(f"{time.monotonic() - self._began_s:.1f} s: {text}", flush=True)
 
     def step(self, way: str, delay_s: float, inputs: Any, *, update: bool) -> float:
         """Seconds from the common start to the last rank's end."""
@@ -108,16 +113,19 @@ class Job:
         loss.backward()
         if update:
             self.optimizers[way].step()
+
         times: list[Any] = [None] * HOSTS
         dist.all_gather_object(times, (began, time.monotonic()))
-        return max(end for _, end in times) - min(start for start, _ in times)
+        first_began = min(began for began, _ in times)
+        last_ended = max(ended for _, ended in times)
+        return last_ended - first_began
 
     def close(self) -> None:
         """Release all connections."""
         import torch.distributed as dist
 
-        for each in self.attached.values():
-            each.close()
+        for attachment in self.attached.values():
+            attachment.close()
         dist.destroy_process_group()
 
 
@@ -149,23 +157,25 @@ def run(job: Job, scenario: str, mbit: float, steps: int) -> dict[str, Any]:
             delay_s = delays(scenario, number, mbit)[job.rank]
             job.step(way, delay_s, torch.ones(BATCH, WIDTH), update=False)
     job.progress(f"{scenario}: warmed up")
-    taken: dict[str, list[float]] = {way: [] for way in job.models}
-    watches = {mode: runtime.watch(each.reducer) for mode, each in job.attached.items()}
+
+    seconds: dict[str, list[float]] = {way: [] for way in job.models}
+    watches = {mode: runtime.watch(attachment.reducer) for mode, attachment in job.attached.items()}
     with contextlib.ExitStack() as stack:
         for watch in watches.values():
             stack.enter_context(watch)
         for number in range(steps):
             dice = torch.Generator().manual_seed(number)
             inputs = torch.randn(BATCH, WIDTH, generator=dice) + job.rank
-            for way, times in taken.items():
+            for way, of_way in seconds.items():
                 delay_s = delays(scenario, number, mbit)[job.rank]
-                times.append(job.step(way, delay_s, inputs, update=True))
-            shown = ", ".join(f"{way} {times[-1]:.2f} s" for way, times in taken.items())
-            job.progress(f"{scenario}: {shown}")
+                of_way.append(job.step(way, delay_s, inputs, update=True))
+            of_step = ", ".join(f"{way} {of_way[-1]:.2f} s" for way, of_way in seconds.items())
+            job.progress(f"{scenario}: {of_step}")
+
     return {
         "scenario": scenario,
         "wrong": _wrong(job.models),
-        "seconds": taken,
+        "seconds": seconds,
         "modes": {mode: _about(watch) for mode, watch in watches.items()},
         "profile": repr(job.profile),
     }
@@ -177,10 +187,15 @@ def _model() -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
     torch.manual_seed(0)
-    layers = [nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
-    whole = nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH))
+    network = nn.Sequential(
+        nn.Linear(WIDTH, WIDTH),
+        nn.ReLU(),
+        nn.Linear(WIDTH, WIDTH),
+        nn.ReLU(),
+        nn.Linear(WIDTH, WIDTH),
+    )
     # all ranks have the same seed: no need to send 42 MB around
-    return DistributedDataParallel(whole, bucket_cap_mb=BUCKET_MB, init_sync=False)
+    return DistributedDataParallel(network, bucket_cap_mb=BUCKET_MB, init_sync=False)
 
 
 def _wrong(models: dict[str, Any]) -> list[str]:
@@ -188,19 +203,21 @@ def _wrong(models: dict[str, Any]) -> list[str]:
     import torch
     import torch.distributed as dist
 
-    found: list[str] = []
-    flat = {
-        way: torch.cat([p.detach().flatten() for p in each.parameters()])
-        for way, each in models.items()
-    }
-    for way, parameters in flat.items():
-        bits = hashlib.sha256(parameters.numpy().tobytes()).hexdigest()
-        away = (parameters - flat[PLAIN]).abs().max().item()
-        said: list[Any] = [None] * HOSTS
-        dist.all_gather_object(said, (bits, away < CLOSE))
-        if len({bits for bits, _ in said}) > 1 or not all(close for _, close in said):
-            found.append(way)
-    return found
+    def flat(model: Any) -> torch.Tensor:
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    wrong: list[str] = []
+    of_plain = flat(models[PLAIN])
+    for way, model in models.items():
+        parameters = flat(model)
+        digest = hashlib.sha256(parameters.numpy().tobytes()).hexdigest()
+        is_close = (parameters - of_plain).abs().max().item() < CLOSE
+        of_ranks: list[Any] = [None] * HOSTS
+        dist.all_gather_object(of_ranks, (digest, is_close))
+        digests = {digest for digest, _ in of_ranks}
+        if len(digests) > 1 or not all(is_close for _, is_close in of_ranks):
+            wrong.append(way)
+    return wrong
 
 
 def _about(watch: Any) -> dict[str, Any]:
@@ -230,13 +247,15 @@ class _Tables:
         if row["wrong"]:
             print(f"{row['scenario']}: wrong results: {row['wrong']}", flush=True)
             return
+
         self.rows.append(row)
-        plain = row["seconds"][PLAIN]
+        of_plain = row["seconds"][PLAIN]
         cells = []
         for seconds in row["seconds"].values():
-            ratio = statistics.median(a / b for a, b in zip(seconds, plain, strict=True))
-            noise = (max(seconds) - min(seconds)) / statistics.median(seconds) / 2
-            cells.append(f"{statistics.median(seconds):.2f} s ±{noise:.0%} ({ratio:.2f})")
+            median = statistics.median(seconds)
+            ratios = [own / plain for own, plain in zip(seconds, of_plain, strict=True)]
+            noise = (max(seconds) - min(seconds)) / median / 2
+            cells.append(f"{median:.2f} s ±{noise:.0%} ({statistics.median(ratios):.2f})")
         print(f"| {row['scenario']} | {' | '.join(cells)} |", flush=True)
 
     def modes(self) -> None:

@@ -32,9 +32,9 @@ def main() -> int:
         began_s = time.monotonic()
         above = []
         for k in ks:
-            found = search(n, chunks=k, owners="free")
-            right = found.report.verdict is Verdict.PROVED and found.optimal
-            if not right or found.value != k + (n - 1).bit_length() - 1:
+            generated = search(n, chunks=k, owners="free")
+            is_optimal = generated.report.verdict is Verdict.PROVED and generated.optimal
+            if not is_optimal or generated.value != k + (n - 1).bit_length() - 1:
                 above.append(k)
         wrong += len(above)
         took_s = time.monotonic() - began_s

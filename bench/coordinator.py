@@ -39,9 +39,9 @@ def closed_forms(ranks: int) -> tuple[ScheduleCandidate, ...]:
     """What decisions may choose from, beyond the ranks for which schedules are searched."""
 
     def priced(chunks: int) -> ScheduleCandidate:
-        waiting, completion = (
-            Phase(cost.messages, float(cost.share)) for cost in closed_form_costs(ranks, chunks)
-        )
+        waiting_cost, completion_cost = closed_form_costs(ranks, chunks)
+        waiting = Phase(waiting_cost.messages, float(waiting_cost.share))
+        completion = Phase(completion_cost.messages, float(completion_cost.share))
         return ScheduleCandidate(f"one late, k = {chunks}", 1, waiting, completion, on_demand=True)
 
     return tuple(map(priced, CLASSES))
@@ -56,15 +56,16 @@ class Metered:
         self.counting = False
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.agent, name)
-        if not callable(found):
-            return found
+        attribute = getattr(self.agent, name)
+        if not callable(attribute):
+            return attribute
 
         def timed(*args: Any) -> Any:
             began_s = time.thread_time()
-            result = found(*args)
+            result = attribute(*args)
             if name == "messages_to_send":
-                for message in {id(message): message for _, message in result}.values():
+                different = {id(message): message for _, message in result}
+                for message in different.values():
                     msgspec.msgpack.encode(message)  # as the sender does, once
             if self.counting:
                 self.cpu_s += time.thread_time() - began_s - METER_S
@@ -80,23 +81,26 @@ class Timed(Network):
     def __post_init__(self) -> None:
         """Agents with the candidates of so many ranks; nothing counted yet."""
         super().__post_init__()
-        known = closed_forms(self.size), Profile(self.size, LINE, LINE)
+        candidates = closed_forms(self.size)
+        profile = Profile(self.size, LINE, LINE)
         for rank in range(self.size):
-            agent = RankAgent(rank, PolicyInputs(self.options, self.size, *known))
+            inputs = PolicyInputs(self.options, self.size, candidates, profile)
+            agent = RankAgent(rank, inputs)
             agent.made = -1
             self.agents[rank] = Metered(agent)
         self.received = [0] * self.size
 
-    def _happen(self, rank: int, what: Any = None, *more: Any) -> None:
-        is_clock = what == self._receive and isinstance(MESSAGES.decode(more[1]), Ping | Pong)
+    def _happen(self, rank: int, event: Any = None, *arguments: Any) -> None:
+        is_receive = event == self._receive
+        is_clock = is_receive and isinstance(MESSAGES.decode(arguments[1]), Ping | Pong)
         agent = self.agents[rank]
         agent.counting = len(self.decisions[0]) >= WARM_UP and not is_clock
-        if agent.counting and what == self._receive:
+        if agent.counting and is_receive:
             began_s = time.thread_time()
-            MESSAGES.decode(more[1])
+            MESSAGES.decode(arguments[1])
             agent.cpu_s += time.thread_time() - began_s - METER_S
             self.received[rank] += 1
-        super()._happen(rank, what, *more)
+        super()._happen(rank, event, *arguments)
 
 
 def measure(mode: Mode, ranks: int, operations: int, late_s: float) -> str:
@@ -113,16 +117,18 @@ def measure(mode: Mode, ranks: int, operations: int, late_s: float) -> str:
     network.run()
     gc.enable()
     assert not network.faults
-    assert all(len(each) == network.operations for each in network.decisions)
-    at = network.agents[0].epochs.latest.coordinator
-    cpu_s = [agent.cpu_s for agent in network.agents]
-    cpu_ms = [seconds * 1e3 / operations for seconds in cpu_s]
-    messages = network.received[at] / operations
-    each_us = f"{cpu_ms[at] * 1e3 / messages:.0f}" if messages >= 1 else ""
-    others = max(cpu for rank, cpu in enumerate(cpu_ms) if rank != at)
-    who = f"one by {late_s:g} s" if late_s else "none"
-    figures = f"{messages:.1f} | {cpu_ms[at]:.2f} | {each_us} | {others:.2f}"
-    return f"| {mode} | {who} | {ranks} | {figures} |"
+    for decisions in network.decisions:
+        assert len(decisions) == network.operations
+
+    coordinator = network.agents[0].epochs.latest.coordinator
+    cpu_ms = [agent.cpu_s * 1e3 / operations for agent in network.agents]
+    coordinator_ms = cpu_ms[coordinator]
+    messages = network.received[coordinator] / operations
+    per_message_us = f"{coordinator_ms * 1e3 / messages:.0f}" if messages >= 1 else ""
+    busiest_ms = max(ms for rank, ms in enumerate(cpu_ms) if rank != coordinator)
+    late_ranks = f"one by {late_s:g} s" if late_s else "none"
+    figures = f"{messages:.1f} | {coordinator_ms:.2f} | {per_message_us} | {busiest_ms:.2f}"
+    return f"| {mode} | {late_ranks} | {ranks} | {figures} |"
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from synth.arrivals.generate import search
+from synth.arrivals.generate import ArrivalsAnswer, search
 from synth.cost import completion_cost
 from synth.standard import direct, rhd, ring
 
@@ -54,26 +54,31 @@ class Row:
 def rows(n: int, m: int, step: int) -> list[Row]:
     """From no delay to beyond the ReduceScatter of the n - 1 others."""
     k = (n - 1) * m
-    found = []
+    of_delays = []
     for delay in range(0, (n - 2) * m + 2 * step + 1, step):
-        result = search(n, {n - 1: delay}, m=m)
-        wait = next(c for c in result.candidates if c.method == "wait-then-complete")
-        limit = max(1.0, (2 - delay / k) * (n - 1) / n)
-        found.append(
-            Row(
-                delay,
-                delay / k,
-                float(completion_cost(result.schedule).share),
-                limit,
-                float(wait.cost.share),
-                result.method,
-                f", gap {result.gap}" if result.schedule.ports == "duplex" else "",
-            )
+        answer = search(n, {n - 1: delay}, m=m)
+        row = Row(
+            rounds=delay,
+            delay=delay / k,
+            ours=float(completion_cost(answer.schedule).share),
+            bound=max(1.0, (2 - delay / k) * (n - 1) / n),
+            wait_then_complete=wait_then_complete(answer),
+            method=answer.method,
+            note=f", gap {answer.gap}" if answer.schedule.ports == "duplex" else "",
         )
-    return found
+        of_delays.append(row)
+    return of_delays
 
 
-def table(n: int, m: int, found: list[Row]) -> None:
+def wait_then_complete(answer: ArrivalsAnswer) -> float:
+    """What it takes to wait for the whole ReduceScatter, and then complete, in S*beta."""
+    for candidate in answer.candidates:
+        if candidate.method == "wait-then-complete":
+            return float(candidate.cost.share)
+    raise AssertionError
+
+
+def table(n: int, m: int, of_delays: list[Row]) -> None:
     """Print a Markdown table."""
     standard = {
         make.__name__: float(completion_cost(make(n)).share) for make in (ring, rhd, direct)
@@ -83,12 +88,11 @@ def table(n: int, m: int, found: list[Row]) -> None:
         "| delay, rounds | delay | latecomer | limit | wait-then-complete | ring | RHD | direct |"
     )
     print("|--:|--:|--:|--:|--:|--:|--:|--:|")
-    for row in found:
+    standard_cells = " | ".join(f"{share:.3f}" for share in standard.values())
+    for row in of_delays:
         print(
             f"| {row.rounds} | {row.delay:.3f} | {row.ours:.3f} ({row.method}{row.note}) "
-            f"| {row.bound:.3f} | {row.wait_then_complete:.3f} | "
-            + " | ".join(f"{share:.3f}" for share in standard.values())
-            + " |",
+            f"| {row.bound:.3f} | {row.wait_then_complete:.3f} | {standard_cells} |",
             flush=True,
         )
 
@@ -99,28 +103,29 @@ def several() -> None:
     print("| n | k | arrivals | rounds | lower bound | time | ring, RHD | wait-then-complete |")
     print("|--:|--:|:--|--:|--:|--:|--:|--:|")
     for n, arrivals, m in SEVERAL:
-        result = search(n, arrivals, m=m)
-        wait = next(c for c in result.candidates if c.method == "wait-then-complete")
-        late = ", ".join(f"{rank}: {a}" for rank, a in arrivals.items())
+        answer = search(n, arrivals, m=m)
+        late = ", ".join(f"{rank}: {arrival}" for rank, arrival in arrivals.items())
+        ours = float(completion_cost(answer.schedule).share)
+        standard = float(completion_cost(ring(n)).share)
         print(
-            f"| {n} | {result.schedule.chunks} | {late} | {result.report.completion_rounds} "
-            f"| {result.bound} | {float(completion_cost(result.schedule).share):.3f} "
-            f"| {float(completion_cost(ring(n)).share):.3f} | {float(wait.cost.share):.3f} |",
+            f"| {n} | {answer.schedule.chunks} | {late} | {answer.report.completion_rounds} "
+            f"| {answer.bound} | {ours:.3f} | {standard:.3f} | {wait_then_complete(answer):.3f} |",
             flush=True,
         )
 
 
-def every(most: int) -> None:
+def every(most_ranks: int) -> None:
     """Up to so many ranks, one late by any number of rounds: how far above the lower bound."""
     gaps: Counter[int] = Counter()
-    for n in range(2, most + 1):
+    for n in range(2, most_ranks + 1):
         above = []
         for m in (1, 2):
             for delay in range((n - 2) * m + 2):
-                found = search(n, {n - 1: delay}, m=m)
-                gap = int(found.gap) if found.schedule.ports == "duplex" else 0
+                answer = search(n, {n - 1: delay}, m=m)
+                gap = int(answer.gap) if answer.schedule.ports == "duplex" else 0
                 gaps[gap] += 1
-                above += [(m, delay, gap)] if gap else []
+                if gap:
+                    above.append((m, delay, gap))
         print(f"n = {n}: above (m, delay, gap): {above}; so far {dict(gaps)}", flush=True)
 
 
@@ -133,19 +138,18 @@ def plot(path: Path, tables: dict[int, list[Row]]) -> None:
     from matplotlib import pyplot as plt
 
     figure, panels = plt.subplots(1, len(tables), figsize=(10, 3.8), sharey=True)
-    for panel, (n, found) in zip(panels, tables.items(), strict=True):
-        delay = [row.delay for row in found]
+    for panel, (n, of_delays) in zip(panels, tables.items(), strict=True):
+        delays = [row.delay for row in of_delays]
         standard = float(completion_cost(ring(n)).share)
+        waiting = [row.wait_then_complete for row in of_delays]
+        bounds = [row.bound for row in of_delays]
+        ours = [row.ours for row in of_delays]
         panel.axhline(standard, color="tab:gray", label="ring, RHD, direct after the arrival")
         panel.plot(
-            delay,
-            [row.wait_then_complete for row in found],
-            "s--",
-            color="tab:orange",
-            label="wait, then complete (StragglAR)",
+            delays, waiting, "s--", color="tab:orange", label="wait, then complete (StragglAR)"
         )
-        panel.plot(delay, [row.bound for row in found], ":", color="black", label="limit, any k")
-        panel.plot(delay, [row.ours for row in found], "o-", color="tab:blue", label="latecomer")
+        panel.plot(delays, bounds, ":", color="black", label="limit, any k")
+        panel.plot(delays, ours, "o-", color="tab:blue", label="latecomer")
         panel.set_title(f"n = {n}")
         panel.set_xlabel("delay of the late rank, S·beta")
     panels[0].set_ylabel("time after its arrival, S·beta")

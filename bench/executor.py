@@ -32,6 +32,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from runtime import Executor, load
 from runtime.network.mesh import connect
 from runtime.network.store_exchange import StoreExchange
+from verify.core.schedule import Schedule
 
 KIB = 1024
 SIZES = [64, 1024, 4096, 16384, 65536]
@@ -69,9 +70,9 @@ class PlainSockets:
         for add in (True, False):
             for begin in range(0, half, PIECE):
                 end = min(begin + PIECE, half)
-                got = 0
-                while got < end - begin:
-                    got += self._come.recv_into(into[got : end - begin])
+                received = 0
+                while received < end - begin:
+                    received += self._come.recv_into(into[received : end - begin])
                 if add:
                     tensor[begin // 4 : end // 4] += self._buffer[: (end - begin) // 4]
         sender.join()
@@ -81,73 +82,113 @@ class PlainSockets:
             self._to.sendall(source)
 
 
-def by(executor: Executor) -> Callable[[torch.Tensor], Any]:
+AllReduce = Callable[[torch.Tensor], Any]
+
+
+def by(executor: Executor) -> AllReduce:
     """An all-reduce by the executor's schedule."""
     return lambda tensor: executor.submit(tensor).wait()
 
 
+class Rank:
+    """One rank, and what it sums tensors by."""
+
+    def __init__(
+        self, rank: int, ranks: int, port: int, straggler: Schedule, ring: Schedule
+    ) -> None:
+        torch.set_num_threads(1)
+        store = TCPStore("127.0.0.1", port, None, False, timedelta(seconds=60))
+        dist.init_process_group(
+            "gloo", store=PrefixStore("gloo", store), rank=rank, world_size=ranks
+        )
+        self.rank = rank
+        self._ranks = ranks
+        self.straggler = Executor(
+            load(straggler), PrefixStore("straggler", store), rank, ranks, timeout_s=120
+        )
+        self.ring = Executor(load(ring), PrefixStore("ring", store), rank, ranks, timeout_s=120)
+        self.plain = PlainSockets(PrefixStore("plain", store), rank, ranks)
+        (self._late,) = self.straggler.late
+
+    def medians(
+        self, ways: dict[str, AllReduce], kib: int, delay_s: float, repeats: int
+    ) -> dict[str, tuple[float, float]]:
+        """By way, seconds and CPU seconds; the first repeat is not counted, and nobody is late."""
+        tensor = torch.empty(kib * KIB // 4)
+        rows: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+        for repeat in range(1 + repeats):
+            for name, run in ways.items():
+                row = self._once(run, tensor, delay_s if repeat else 0.0)
+                if repeat:
+                    rows[name].append(row)
+
+        medians = {}
+        for name, of_way in rows.items():
+            seconds = statistics.median(seconds for seconds, _ in of_way)
+            cpu_s = statistics.median(cpu_s for _, cpu_s in of_way)
+            medians[name] = (seconds, cpu_s)
+        return medians
+
+    def _once(self, run: AllReduce, tensor: torch.Tensor, delay_s: float) -> tuple[float, float]:
+        """Seconds from the last arrival to the last result, and CPU seconds of all ranks."""
+        tensor.fill_(self.rank + 1)
+        dist.barrier()
+        if self.rank == self._late:
+            time.sleep(delay_s)
+
+        arrived_s = time.monotonic()
+        cpu_before_s = time.process_time()
+        run(tensor)
+        done_s = time.monotonic()
+        cpu_s = time.process_time() - cpu_before_s
+
+        is_sum = run != self.plain.run
+        total = self._ranks * (self._ranks + 1) / 2
+        is_right = not is_sum or bool((tensor == total).all())
+        by_rank: list[Any] = [None] * self._ranks
+        dist.all_gather_object(by_rank, (arrived_s, done_s, cpu_s, is_right))
+        if not all(right for _, _, _, right in by_rank):
+            raise SystemExit("wrong sum")
+        last_arrived_s = max(arrived for arrived, _, _, _ in by_rank)
+        last_done_s = max(done for _, done, _, _ in by_rank)
+        return last_done_s - last_arrived_s, sum(cpu for _, _, cpu, _ in by_rank)
+
+    def close(self) -> None:
+        """Release all connections."""
+        self.straggler.close()
+        self.ring.close()
+        dist.destroy_process_group()
+
+
 def measure(
-    rank: int, ranks: int, port: int, schedules: Any, sizes: list[int], repeats: int, out: Any
+    number: int,
+    ranks: int,
+    port: int,
+    straggler: Schedule,
+    ring: Schedule,
+    sizes: list[int],
+    repeats: int,
+    out: Any,
 ) -> None:
     """Rank's part; rank 0 puts (KiB, instance, {way: (seconds, CPU seconds)}) rows."""
-    torch.set_num_threads(1)
-    store = TCPStore("127.0.0.1", port, None, False, timedelta(seconds=60))
-    dist.init_process_group("gloo", store=PrefixStore("gloo", store), rank=rank, world_size=ranks)
-    straggler, ring = (
-        Executor(load(schedule), PrefixStore(f"{i}", store), rank, ranks, timeout_s=120)
-        for i, schedule in enumerate(schedules)
-    )
-    plain = PlainSockets(PrefixStore("plain", store), rank, ranks)
-    (late,) = straggler.late
-
-    def once(run: Callable[[torch.Tensor], Any], tensor: torch.Tensor, delay_s: float) -> Any:
-        tensor.fill_(rank + 1)
-        dist.barrier()
-        if rank == late:
-            time.sleep(delay_s)
-        arrived = time.monotonic()
-        cpu_s = time.process_time()
-        run(tensor)
-        done = time.monotonic()
-        cpu_s = time.process_time() - cpu_s
-        right = run == plain.run or bool((tensor == ranks * (ranks + 1) / 2).all())
-        said: list[Any] = [None] * ranks
-        dist.all_gather_object(said, (arrived, done, cpu_s, right))
-        if not all(right for *_, right in said):
-            raise SystemExit("wrong sum")
-        last_s = max(done for _, done, _, _ in said) - max(arrived for arrived, *_ in said)
-        return last_s, sum(cpu_s for _, _, cpu_s, _ in said)
-
-    for size in sizes:
-        tensor = torch.empty(size * KIB // 4)
-        for instance, ours, delay_s in [
-            ("no straggler, ring schedule", ring, 0.0),
-            ("no straggler, straggler schedule", straggler, 0.0),
-            ("one late, straggler schedule", straggler, DELAY_S + DELAY_S_PER_BYTE * size * KIB),
+    rank = Rank(number, ranks, port, straggler, ring)
+    for kib in sizes:
+        late_s = DELAY_S + DELAY_S_PER_BYTE * kib * KIB
+        repeats_of_size = repeats if kib < 2**14 else max(3, repeats // 2)
+        for instance, executor, delay_s in [
+            ("no straggler, ring schedule", rank.ring, 0.0),
+            ("no straggler, straggler schedule", rank.straggler, 0.0),
+            ("one late, straggler schedule", rank.straggler, late_s),
         ]:
-            ways: dict[str, Callable[[torch.Tensor], Any]] = {
-                "Gloo": dist.all_reduce,
-                "executor": by(ours),
-            }
-            if ours is ring:
-                ways["plain"] = plain.run
-            found: dict[str, list[Any]] = {name: [] for name in ways}
-            for repeat in range(1 + (repeats if size < 2**14 else max(3, repeats // 2))):
-                for name, run in ways.items():
-                    took = once(run, tensor, delay_s if repeat else 0.0)
-                    if repeat:
-                        found[name].append(took)
-            if rank == 0:
-                medians = {
-                    name: tuple(map(statistics.median, zip(*took, strict=True)))
-                    for name, took in found.items()
-                }
-                out.put((size, instance, medians))
-    if rank == 0:
+            ways: dict[str, AllReduce] = {"Gloo": dist.all_reduce, "executor": by(executor)}
+            if executor is rank.ring:
+                ways["plain"] = rank.plain.run
+            medians = rank.medians(ways, kib, delay_s, repeats_of_size)
+            if number == 0:
+                out.put((kib, instance, medians))
+    if number == 0:
         out.put(None)
-    straggler.close()
-    ring.close()
-    dist.destroy_process_group()
+    rank.close()
 
 
 def main() -> None:
@@ -160,28 +201,41 @@ def main() -> None:
     options = parser.parse_args()
     import synth
 
-    schedules = synth.generate(options.ranks, m=options.m), synth.ring(options.ranks)
+    straggler = synth.generate(options.ranks, m=options.m)
+    ring = synth.ring(options.ranks)
     store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60))
     context = mp.get_context("spawn")
     out = context.Queue()
-    arguments = (options.ranks, store.port, schedules, options.sizes, options.repeats, out)
-    processes = [
-        context.Process(target=measure, args=(rank, *arguments), daemon=True)
-        for rank in range(options.ranks)
-    ]
-    for process in processes:
+    arguments = (
+        options.ranks,
+        store.port,
+        straggler,
+        ring,
+        options.sizes,
+        options.repeats,
+        out,
+    )
+    processes = []
+    for rank in range(options.ranks):
+        process = context.Process(target=measure, args=(rank, *arguments), daemon=True)
         process.start()
+        processes.append(process)
+
     print(
         "| KiB | instance | Gloo | executor | ratio | CPU s/GB: Gloo | executor | plain sockets |"
     )
     print("|--:|:--|--:|--:|--:|--:|--:|--:|")
     while (row := out.get(timeout=600)) is not None:
-        size, instance, ways = row
-        gb = options.ranks * size * KIB / 1e9
-        (gloo_s, gloo_cpu_s), (ours_s, ours_cpu_s) = ways["Gloo"], ways["executor"]
-        floor = f"{ways['plain'][1] / gb:.2f}" if "plain" in ways else ""
+        kib, instance, medians = row
+        gb = options.ranks * kib * KIB / 1e9
+        gloo_s, gloo_cpu_s = medians["Gloo"]
+        ours_s, ours_cpu_s = medians["executor"]
+        floor = ""
+        if "plain" in medians:
+            _, plain_cpu_s = medians["plain"]
+            floor = f"{plain_cpu_s / gb:.2f}"
         print(
-            f"| {size} | {instance} | {gloo_s * 1e3:.1f} ms | {ours_s * 1e3:.1f} ms "
+            f"| {kib} | {instance} | {gloo_s * 1e3:.1f} ms | {ours_s * 1e3:.1f} ms "
             f"| {gloo_s / ours_s:.2f} | {gloo_cpu_s / gb:.2f} | {ours_cpu_s / gb:.2f} | {floor} |",
             flush=True,
         )

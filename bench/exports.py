@@ -37,9 +37,12 @@ print(count)
 
 
 def schedules(n: int) -> list[Schedule]:
-    several = [generate(n, owners="free"), generate(n, chunks=2 * n, owners="free")]
-    several += [standard.ring(n), standard.direct(n)]
-    return [*several, standard.rhd(n)] if n & (n - 1) == 0 else several
+    exported = [generate(n, owners="free"), generate(n, chunks=2 * n, owners="free")]
+    exported += [standard.ring(n), standard.direct(n)]
+    is_power_of_two = n & (n - 1) == 0
+    if is_power_of_two:
+        exported.append(standard.rhd(n))
+    return exported
 
 
 def accepted(command: list[str | Path], chakra_at: Path | None = None) -> str:
@@ -70,10 +73,11 @@ def main(
                 if parser is not None:
                     accepted([parser.absolute(), xml, str(n)])
                 if converter is not None:
-                    options = ("--input_filename", "--output_filename", "--log_filename")
-                    targets = (xml, folder / "converted", folder / "log")
-                    pairs = [part for pair in zip(options, targets, strict=True) for part in pair]
-                    accepted([python, converter / "et_converter.py", *pairs], chakra_at)
+                    command = [python, converter / "et_converter.py"]
+                    command += ["--input_filename", xml]
+                    command += ["--output_filename", folder / "converted"]
+                    command += ["--log_filename", folder / "log"]
+                    accepted(command, chakra_at)
                 files += 1
                 if chakra_at is None:
                     continue

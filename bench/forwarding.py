@@ -67,6 +67,12 @@ def calls(group: Any, rank: int, ranks: int) -> dict[str, Callable[[], bool]]:
     }
 
 
+def group_of_one(rank: int, ranks: int, backend: str) -> Any:
+    """The group of this rank alone. Every rank has to take part in making each of them."""
+    groups = [dist.new_group([member], backend=backend) for member in range(ranks)]
+    return groups[rank]
+
+
 def measure(rank: int, ranks: int, port: int, arguments: argparse.Namespace, out: Any) -> None:
     """Rank's part; rank 0 puts (call, where, {group: microseconds}) rows."""
     torch.set_num_threads(1)
@@ -74,30 +80,36 @@ def measure(rank: int, ranks: int, port: int, arguments: argparse.Namespace, out
     store = dist.TCPStore("127.0.0.1", port, None, False, limit)
     runtime.configure(mode=arguments.mode)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)
-    every = list(range(ranks))
-    here = {"Gloo": dist.group.WORLD, "latecomer": dist.new_group(every, backend="latecomer")}
-    alone = {
-        name: [dist.new_group([each], backend=name) for each in every][rank]
-        for name in ("gloo", "latecomer")
+    latecomer = dist.new_group(list(range(ranks)), backend="latecomer")
+    gloo_alone = group_of_one(rank, ranks, "gloo")
+    latecomer_alone = group_of_one(rank, ranks, "latecomer")
+    dist.all_reduce(torch.ones(4), group=latecomer)  # the control plane runs, too
+    calls_of = {
+        f"{ranks} ranks": {
+            "Gloo": calls(dist.group.WORLD, rank, ranks),
+            "latecomer": calls(latecomer, rank, ranks),
+        },
+        "alone": {
+            "Gloo": calls(gloo_alone, 0, 1),
+            "latecomer": calls(latecomer_alone, 0, 1),
+        },
     }
-    dist.all_reduce(torch.ones(4), group=here["latecomer"])  # the control plane runs, too
-    for where, groups in {
-        f"{ranks} ranks": {n: calls(g, rank, ranks) for n, g in here.items()},
-        "alone": {"Gloo": calls(alone["gloo"], 0, 1), "latecomer": calls(alone["latecomer"], 0, 1)},
-    }.items():
+    for where, groups in calls_of.items():
         for call in groups["Gloo"]:
-            took: dict[str, list[float]] = {name: [] for name in groups}
+            times_us: dict[str, list[float]] = {name: [] for name in groups}
             for _ in range(arguments.repeats + 1):
                 for name, group in groups.items():
                     run = group[call]
                     dist.barrier()
                     began = time.perf_counter()
-                    right = all([run() for _ in range(arguments.calls)])
-                    took[name].append((time.perf_counter() - began) / arguments.calls * 1e6)
-                    if not right:
+                    is_right = all([run() for _ in range(arguments.calls)])
+                    seconds = time.perf_counter() - began
+                    times_us[name].append(seconds / arguments.calls * 1e6)
+                    if not is_right:
                         raise SystemExit(f"{name}: {call} was wrong")
-            if rank == 0:
-                out.put((call, where, {n: statistics.median(t[1:]) for n, t in took.items()}))
+            if rank == 0:  # without the first repeat, which warms up
+                medians = {name: statistics.median(times[1:]) for name, times in times_us.items()}
+                out.put((call, where, medians))
     if rank == 0:
         out.put(None)
     dist.barrier()
@@ -116,8 +128,8 @@ def main() -> None:
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     context = mp.get_context("spawn")
     out = context.Queue()
-    given = (arguments.ranks, store.port, arguments, out)
-    ranks = mp.spawn(measure, given, arguments.ranks, join=False)
+    arguments_of_rank = (arguments.ranks, store.port, arguments, out)
+    ranks = mp.spawn(measure, arguments_of_rank, arguments.ranks, join=False)
     if not arguments.json:
         print("| call | ranks | Gloo, us | latecomer, us | more, us | ratio |")
         print("|:--|:--|--:|--:|--:|--:|")
@@ -129,9 +141,9 @@ def main() -> None:
             continue
         if row is None:
             break
-        call, where, took = row
-        ours = took["latecomer"]
-        gloo = took["Gloo"]
+        call, where, medians = row
+        ours = medians["latecomer"]
+        gloo = medians["Gloo"]
         if arguments.json:
             print(json.dumps({"call": call, "ranks": where, "gloo_us": gloo, "latecomer_us": ours}))
         else:

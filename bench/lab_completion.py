@@ -50,75 +50,120 @@ STANDARD = {"ring": ring, "rhd": rhd, "tree": tree, "doubling": doubling}
 
 def rank_side(folder: Path, options: argparse.Namespace) -> None:
     """One rank of the job; rank 0 prints a JSON line for each size."""
-    import torch
-    import torch.distributed as dist
-    from torch._C._distributed_c10d import TCPStore
+    rank = Rank(folder, options.rate)
+    link = Link(rank.alpha_s(options.repeats), options.rate * 1e6 / 8 * HEADERS)
+    for text in options.sizes:
+        nbytes = parse_bytes("--sizes", text)
+        chosen = rank.chosen_chunks(nbytes, link)
+        ways = _ways(options.chunks, chosen)
+        for way in ways.values():  # warms connections and buffers
+            rank.completion_s(way, min(nbytes, 2**22), fewest=1)
 
-    from runtime import Executor, load
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        repeats = options.repeats if nbytes < 2**25 else max(3, options.repeats // 2)
+        fewest = min(chosen, *options.chunks)
+        for _ in range(repeats):
+            for name, way in ways.items():
+                seconds[name].append(rank.completion_s(way, nbytes, fewest))
+        if rank.rank == 0:
+            row = {
+                "nbytes": nbytes,
+                "alpha_s": link.alpha_s,
+                "chosen": chosen,
+                "best": best_chunks(rank.ranks, nbytes, link),
+                "seconds": seconds,
+            }
+            print(json.dumps(row), flush=True)
+    rank.close()
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
-    rank = dist.get_rank()
-    size = dist.get_world_size()
-    host = os.environ["MASTER_ADDR"]
-    port = int(os.environ["MASTER_PORT"])
-    store = TCPStore(host, port + 1, size, rank == 0, timedelta(seconds=TIMEOUT_S))
-    paths = sorted(folder.glob("*.json"))
-    executor = Executor([load(path) for path in paths], store, rank, size, timeout_s=TIMEOUT_S)
-    schedules = {path.stem: i for i, path in enumerate(paths)}
-    late = size - 1
 
-    def once(way: str, nbytes: int, fewest: int) -> float:
+class Rank:
+    """One rank, and its executor with all schedules of a folder."""
+
+    def __init__(self, folder: Path, rate_mbit: float) -> None:
+        import torch
+        import torch.distributed as dist
+        from torch._C._distributed_c10d import TCPStore
+
+        from runtime import Executor, load
+
+        torch.set_num_threads(1)
+        timeout = timedelta(seconds=TIMEOUT_S)
+        dist.init_process_group("gloo", timeout=timeout)
+        self.rank = dist.get_rank()
+        self.ranks = dist.get_world_size()
+        self._rate_mbit = rate_mbit
+        host = os.environ["MASTER_ADDR"]
+        port = int(os.environ["MASTER_PORT"]) + 1
+        store = TCPStore(host, port, self.ranks, self.rank == 0, timeout)
+        paths = sorted(folder.glob("*.json"))
+        schedules = [load(path) for path in paths]
+        self._number_of = {path.stem: number for number, path in enumerate(paths)}
+        self._executor = Executor(schedules, store, self.rank, self.ranks, timeout_s=TIMEOUT_S)
+
+    def alpha_s(self, repeats: int) -> float:
+        """What one more round costs, as rank 0 has measured it: all ranks have to choose alike."""
+        import torch.distributed as dist
+
+        one_chunk_s = self._smallest_s(1, repeats)
+        many_chunks_s = self._smallest_s(MANY, repeats)
+        alpha_s = [max(1e-6, many_chunks_s - one_chunk_s) / (MANY - 1)]
+        dist.broadcast_object_list(alpha_s)
+        return alpha_s[0]
+
+    def _smallest_s(self, chunks: int, repeats: int) -> float:
+        """The median for the smallest buffer, after three that warm up."""
+        seconds = [self.completion_s(f"k = {chunks}", 4096, fewest=1) for _ in range(3 + repeats)]
+        return statistics.median(seconds[3:])
+
+    def chosen_chunks(self, nbytes: int, link: Link) -> int:
+        """The candidate that is fastest by the cost model."""
+        return min(CANDIDATES, key=lambda k: straggler_cost(self.ranks, k).over(nbytes, link))
+
+    def completion_s(self, way: str, nbytes: int, fewest: int) -> float:
         """Seconds from the late rank's arrival, when ``fewest`` chunks are reduced already."""
-        number = torch.arange(nbytes // 4, dtype=torch.float32) % 251
-        tensor = number * (rank + 1)
+        import torch
+        import torch.distributed as dist
+
+        numbers = torch.arange(nbytes // 4, dtype=torch.float32) % 251
+        tensor = numbers * (self.rank + 1)
         dist.barrier()
-        if rank == late:
-            rounds = fewest + 2 * (size - 1).bit_length() - 2
-            time.sleep(0.1 + 1.25 * rounds / fewest * nbytes * 8e-6 / options.rate)
-        arrived = time.monotonic()
+        if self.rank == self.ranks - 1:
+            rounds = fewest + 2 * (self.ranks - 1).bit_length() - 2
+            time.sleep(0.1 + 1.25 * rounds / fewest * nbytes * 8e-6 / self._rate_mbit)
+
+        arrived_s = time.monotonic()
         if way == NATIVE:
             dist.all_reduce(tensor)
         else:
-            executor.submit(tensor, schedule=schedules[way]).wait()
-        done = time.monotonic()
-        right = torch.equal(tensor, number * (size * (size + 1) // 2))
-        times: list[Any] = [None] * size
-        dist.all_gather_object(times, (arrived, done, right))
-        if not all(ok for _, _, ok in times):
-            wrong = [r for r, (_, _, ok) in enumerate(times) if not ok]
-            raise SystemExit(f"wrong sum on rank(s) {wrong}")
-        last: float = max(done for _, done, _ in times) - max(came for came, _, _ in times)
-        return last
+            self._executor.submit(tensor, schedule=self._number_of[way]).wait()
+        done_s = time.monotonic()
 
-    few, many = (
-        statistics.median([once(f"k = {k}", 4096, 1) for _ in range(3 + options.repeats)][3:])
-        for k in (1, MANY)
-    )
-    alpha = [max(1e-6, many - few) / (MANY - 1)]
-    dist.broadcast_object_list(alpha)  # rank 0's, so that all choose the same
-    link = Link(alpha[0], options.rate * 1e6 / 8 * HEADERS)
-    for nbytes in (parse_bytes("--sizes", text) for text in options.sizes):
-        chosen = min(CANDIDATES, key=lambda k: straggler_cost(size, k).over(nbytes, link))
-        ways = _ways(options.chunks, chosen)
-        for way in ways.values():
-            once(way, min(nbytes, 2**22), 1)
-        taken: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(options.repeats if nbytes < 2**25 else max(3, options.repeats // 2)):
-            for name, way in ways.items():
-                taken[name].append(once(way, nbytes, min(chosen, *options.chunks)))
-        if rank == 0:
-            best = best_chunks(size, nbytes, link)
-            said = {"nbytes": nbytes, "alpha_s": alpha[0], "chosen": chosen, "best": best}
-            print(json.dumps({**said, "seconds": taken}), flush=True)
-    executor.close()
-    dist.destroy_process_group()
+        is_right = torch.equal(tensor, numbers * (self.ranks * (self.ranks + 1) // 2))
+        by_rank: list[Any] = [None] * self.ranks
+        dist.all_gather_object(by_rank, (arrived_s, done_s, is_right))
+        wrong_ranks = [rank for rank, (_, _, right) in enumerate(by_rank) if not right]
+        if wrong_ranks:
+            raise SystemExit(f"wrong sum on rank(s) {wrong_ranks}")
+        last_arrived_s: float = max(arrived for arrived, _, _ in by_rank)
+        last_done_s: float = max(done for _, done, _ in by_rank)
+        return last_done_s - last_arrived_s
+
+    def close(self) -> None:
+        """Release all connections."""
+        import torch.distributed as dist
+
+        self._executor.close()
+        dist.destroy_process_group()
 
 
 def _ways(chunks: list[int], chosen: int) -> dict[str, str]:
     """Name in the table -> name of the schedule."""
-    same = [NATIVE, *STANDARD, *(f"k = {k}" for k in chunks)]
-    return {**{name: name for name in same}, CHOSEN: f"k = {chosen}"}
+    ways = {name: name for name in (NATIVE, *STANDARD)}
+    for k in chunks:
+        ways[f"k = {k}"] = f"k = {k}"
+    ways[CHOSEN] = f"k = {chosen}"
+    return ways
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -151,15 +196,18 @@ def _table(mbit: float) -> Callable[[int, str], None]:
             return
         row = json.loads(text)
         ideal_s = row["nbytes"] * 8e-6 / mbit
-        medians = {name: statistics.median(taken) for name, taken in row["seconds"].items()}
+        medians = {}
         cells = []
-        for name, taken in row["seconds"].items():
-            noise = (max(taken) - min(taken)) / medians[name] / 2
-            cells.append(f"{medians[name] * 1e3:.1f} ms ±{noise:.0%}")
-        other = min(value for name, value in medians.items() if name != CHOSEN)
+        for name, seconds in row["seconds"].items():
+            median = statistics.median(seconds)
+            noise = (max(seconds) - min(seconds)) / median / 2
+            cells.append(f"{median * 1e3:.1f} ms ±{noise:.0%}")
+            medians[name] = median
+        chosen_s = medians.pop(CHOSEN)
+        fastest_other_s = min(medians.values())
         print(
             f"| {format_bytes(row['nbytes'])} | {' | '.join(cells)} | {row['chosen']} "
-            f"| {medians[CHOSEN] / ideal_s:.2f} | {other / medians[CHOSEN]:.2f} |",
+            f"| {chosen_s / ideal_s:.2f} | {fastest_other_s / chosen_s:.2f} |",
             flush=True,
         )
 

@@ -49,81 +49,110 @@ LATER_THAN_ANY_WAIT = 3.0
 
 def rank_side(folder: Path, options: argparse.Namespace) -> None:
     """One rank of the job; rank 0 prints a JSON line for each size."""
-    import torch
-    import torch.distributed as dist
-    from torch._C._distributed_c10d import TCPStore
+    rank = Rank(folder, options.rate)
+    for text in options.sizes:
+        nbytes = parse_bytes("--sizes", text)
+        for way in rank.ways:
+            rank.completion_s(way, nbytes, late=False)  # warms connections and buffers
 
-    from runtime import Executor, load
-    from runtime.policy.dispatcher import AllReduceDispatcher
-    from runtime.policy.options import Options
+        for late in (True, False):
+            for _ in range(LEARNT_FROM):
+                rank.completion_s(AUTO, nbytes, late)
+            seconds: dict[str, list[float]] = {way: [] for way in rank.ways}
+            for _ in range(options.repeats):
+                for way in rank.ways:
+                    seconds[way].append(rank.completion_s(way, nbytes, late))
+            if rank.rank == 0:
+                ran_by = rank.last_ran_by(options.repeats)
+                row = {"nbytes": nbytes, "late": late, "seconds": seconds, "ran_by": ran_by}
+                print(json.dumps(row), flush=True)
+    rank.close()
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
-    rank = dist.get_rank()
-    world_size = dist.get_world_size()
-    host = os.environ["MASTER_ADDR"]
-    port = int(os.environ["MASTER_PORT"]) + 1
-    store = TCPStore(host, port, world_size, rank == 0, timedelta(seconds=TIMEOUT_S))
-    paths = sorted(folder.glob("*.json"))
-    schedules = [load(path) for path in paths]
-    executor = Executor(
-        schedules, dist.PrefixStore("schedules", store), rank, world_size, timeout_s=TIMEOUT_S
-    )
-    auto = AllReduceDispatcher(
-        dist.PrefixStore("auto", store),
-        rank,
-        world_size,
-        options=Options("auto"),
-        timeout_s=TIMEOUT_S,
-    )
 
-    def completion_s(way: str, nbytes: int, late: bool) -> float:
+class Rank:
+    """One rank, with an executor of all schedules of a folder, and mode auto beside it.
+
+    Attributes:
+        ways: Gloo, the schedules by their files' names, mode auto.
+    """
+
+    def __init__(self, folder: Path, rate_mbit: float) -> None:
+        import torch
+        import torch.distributed as dist
+        from torch._C._distributed_c10d import TCPStore
+
+        from runtime import Executor, load
+        from runtime.policy.dispatcher import AllReduceDispatcher
+        from runtime.policy.options import Options
+
+        torch.set_num_threads(1)
+        timeout = timedelta(seconds=TIMEOUT_S)
+        dist.init_process_group("gloo", timeout=timeout)
+        self.rank = dist.get_rank()
+        self._world_size = dist.get_world_size()
+        self._rate_mbit = rate_mbit
+        host = os.environ["MASTER_ADDR"]
+        port = int(os.environ["MASTER_PORT"]) + 1
+        store = TCPStore(host, port, self._world_size, self.rank == 0, timeout)
+        paths = sorted(folder.glob("*.json"))
+        self._number_of = {path.stem: number for number, path in enumerate(paths)}
+        self.ways = [NATIVE, *self._number_of, AUTO]
+        self._executor = Executor(
+            [load(path) for path in paths],
+            dist.PrefixStore("schedules", store),
+            self.rank,
+            self._world_size,
+            timeout_s=TIMEOUT_S,
+        )
+        self._auto = AllReduceDispatcher(
+            dist.PrefixStore("auto", store),
+            self.rank,
+            self._world_size,
+            options=Options("auto"),
+            timeout_s=TIMEOUT_S,
+        )
+
+    def completion_s(self, way: str, nbytes: int, late: bool) -> float:
         """Seconds from the last arrival to the last rank's result."""
+        import torch
+        import torch.distributed as dist
+
         numbers = torch.arange(nbytes // 4, dtype=torch.float32) % 251
-        tensor = numbers * (rank + 1)
+        tensor = numbers * (self.rank + 1)
         dist.barrier()
-        if late and rank == world_size - 1:
-            time.sleep(0.1 + LATER_THAN_ANY_WAIT * nbytes * 8e-6 / options.rate)
+        if late and self.rank == self._world_size - 1:
+            time.sleep(0.1 + LATER_THAN_ANY_WAIT * nbytes * 8e-6 / self._rate_mbit)
 
         arrived_s = time.monotonic()
         if way == NATIVE:
             dist.all_reduce(tensor)
         elif way == AUTO:
-            auto.submit(tensor).wait()
+            self._auto.submit(tensor).wait()
         else:
-            index = [path.stem for path in paths].index(way)
-            executor.submit(tensor, schedule=index).wait()
+            self._executor.submit(tensor, schedule=self._number_of[way]).wait()
         done_s = time.monotonic()
 
-        is_right = torch.equal(tensor, numbers * (world_size * (world_size + 1) // 2))
-        by_rank: list[Any] = [None] * world_size
+        is_right = torch.equal(tensor, numbers * (self._world_size * (self._world_size + 1) // 2))
+        by_rank: list[Any] = [None] * self._world_size
         dist.all_gather_object(by_rank, (arrived_s, done_s, is_right))
-        wrong_ranks = [peer for peer, (_, _, right) in enumerate(by_rank) if not right]
+        wrong_ranks = [rank for rank, (_, _, right) in enumerate(by_rank) if not right]
         if wrong_ranks:
             raise SystemExit(f"wrong sum on rank(s) {wrong_ranks}")
+        last_arrived_s: float = max(arrived for arrived, _, _ in by_rank)
         last_done_s: float = max(done for _, done, _ in by_rank)
-        return last_done_s - max(arrived for arrived, _, _ in by_rank)
+        return last_done_s - last_arrived_s
 
-    ways = [NATIVE, *(path.stem for path in paths), AUTO]
-    for text in options.sizes:
-        nbytes = parse_bytes("--sizes", text)
-        for way in ways:
-            completion_s(way, nbytes, late=False)  # warms connections and buffers
+    def last_ran_by(self, operations: int) -> list[str]:
+        """By what the last operations of mode auto ran."""
+        return sorted({record.way for record in list(self._auto.records)[-operations:]})
 
-        for late in (True, False):
-            for _ in range(LEARNT_FROM):
-                completion_s(AUTO, nbytes, late)
-            seconds: dict[str, list[float]] = {way: [] for way in ways}
-            for _ in range(options.repeats):
-                for way in ways:
-                    seconds[way].append(completion_s(way, nbytes, late))
-            if rank == 0:
-                ran_by = sorted({record.way for record in list(auto.records)[-options.repeats :]})
-                row = {"nbytes": nbytes, "late": late, "seconds": seconds, "ran_by": ran_by}
-                print(json.dumps(row), flush=True)
-    auto.close()
-    executor.close()
-    dist.destroy_process_group()
+    def close(self) -> None:
+        """Release all connections."""
+        import torch.distributed as dist
+
+        self._auto.close()
+        self._executor.close()
+        dist.destroy_process_group()
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -163,13 +192,16 @@ def _table(mbit: float) -> Callable[[int, str], None]:
             print(f"[{rank}] {text}", file=sys.stderr, flush=True)
             return
         row = json.loads(text)
-        medians = {way: statistics.median(taken) for way, taken in row["seconds"].items()}
+        medians = {}
         cells = []
-        for way, taken in row["seconds"].items():
-            noise = (max(taken) - min(taken)) / medians[way] / 2
-            cells.append(f"{medians[way] * 1e3:.1f} ms ±{noise:.0%}")
+        for way, seconds in row["seconds"].items():
+            median = statistics.median(seconds)
+            noise = (max(seconds) - min(seconds)) / median / 2
+            cells.append(f"{median * 1e3:.1f} ms ±{noise:.0%}")
+            medians[way] = median
+        last_rank = "late" if row["late"] else "with the others"
         print(
-            f"| {format_bytes(row['nbytes'])} | {'late' if row['late'] else 'with the others'} "
+            f"| {format_bytes(row['nbytes'])} | {last_rank} "
             f"| {' | '.join(cells)} | {medians[NATIVE] / medians[AUTO]:.2f} "
             f"| {row['nbytes'] * 8e-3 / mbit:.1f} ms | {', '.join(row['ran_by'])} |",
             flush=True,

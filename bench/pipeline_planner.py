@@ -53,21 +53,36 @@ def instance(
     if family == "grid":
         base = rng.choice([10, 15, 20, 25, 30])
         means = [rng.randint(base, 2 * base - 1) for _ in range(3)]
-        times = [[max(1, round(rng.gauss(m, 2))) for _ in range(stages)] for m in means]
+
+        def around(mean: int) -> tuple[int, ...]:
+            return tuple(max(1, round(rng.gauss(mean, 2))) for _ in range(stages))
+
+        forward = around(means[0])
+        backward = around(means[1])
+        weight = around(means[2])
         delays = [rng.randint(1, 20)] * (stages - 1)
     else:
-        times = [[rng.randint(6, 14) for _ in range(stages)] for _ in range(3)]
+
+        def uneven() -> tuple[int, ...]:
+            return tuple(rng.randint(6, 14) for _ in range(stages))
+
+        forward = uneven()
+        backward = uneven()
+        weight = uneven()
         slow = rng.sample(range(stages - 1), max(1, (stages - 1) // 3))
         delays = [rng.choice([10, 20, 30]) if i in slow else 0 for i in range(stages - 1)]
+
+    links = []
+    for i, delay in enumerate(delays):
+        if delay or occupancy:
+            links.append(
+                Link(between=(i, i + 1), latency=delay, occupancy=occupancy, duplex=duplex)
+            )
     return Instance(
-        forward=tuple(times[0]),
-        backward=tuple(times[1]),
-        weight=tuple(times[2]),
-        links=tuple(
-            Link(between=(i, i + 1), latency=delay, occupancy=occupancy, duplex=duplex)
-            for i, delay in enumerate(delays)
-            if delay or occupancy
-        ),
+        forward=forward,
+        backward=backward,
+        weight=weight,
+        links=tuple(links),
         memory=None if memory is None else (memory,) * stages,
     )
 
@@ -97,18 +112,18 @@ class Peer:
 
         costs = problem.costs
         stages = problem.stages
-        times = (list(costs.forward), list(costs.backward), list(costs.weight))
-        batches.update_times(*times, [1] * stages)
+        batches.update_times(
+            list(costs.forward), list(costs.backward), list(costs.weight), [1] * stages
+        )
         delays = {(i, i + 1): problem.between[i][0] for i in range(stages - 1)}
         simulator = schedule.PipelineSimulator(
             stages, problem.microbatches, policy.OurPolicy(stages), [], delays, True
         )
         simulator.simulate()
         kinds: dict[str, Kind] = {"F": "F", "B": "I", "W": "W"}
-        orders: Orders = [
-            [Action(stage, kinds[batch.type], batch.batch_idx) for batch in done]
-            for stage, done in enumerate(simulator.history_queues)
-        ]
+        orders: Orders = []
+        for stage, done in enumerate(simulator.history_queues):
+            orders.append([Action(stage, kinds[batch.type], batch.batch_idx) for batch in done])
         return makespan(problem, orders)
 
     def ilp(self, problem: Problem) -> str | float:
@@ -120,25 +135,28 @@ class Peer:
         from pipeline_simulator import ilp_solver
 
         costs = problem.costs
-        found, _ = ilp_solver.get_exact_solution(
+        iteration_time, _ = ilp_solver.get_exact_solution(
             "iter_time", problem.stages, problem.microbatches,
             list(costs.forward), list(costs.backward), list(costs.weight),
             problem.between[0][0],
         )  # fmt: skip
-        return found
+        return iteration_time
 
 
 def ratio(value: str | float, bound: float) -> str:
-    return value if isinstance(value, str) else f"{value / bound:.3f}"
+    """For a cell; why there is no value, instead of one, stays as it is."""
+    if isinstance(value, str):
+        return value
+    return f"{value / bound:.3f}"
 
 
-def proof(found: PipelineAnswer) -> str:
+def proof(answer: PipelineAnswer) -> str:
     """Why nothing is shorter: the bound that ``verify`` recomputes, a certificate, or a solver."""
-    if not found.optimal:
-        return f"gap {found.gap:.1%}"
-    if found.report.optimal is True:
+    if not answer.optimal:
+        return f"gap {answer.gap:.1%}"
+    if answer.report.optimal is True:
         return "bound"
-    return "certificate" if found.certificate else "CP-SAT"
+    return "certificate" if answer.certificate else "CP-SAT"
 
 
 def row(*cells: object) -> None:
@@ -147,17 +165,18 @@ def row(*cells: object) -> None:
 
 def head(*names: str) -> None:
     row(*names)
-    row(*("---" for _ in names))
+    rules = ["---"] * len(names)
+    row(*rules)
 
 
 def problems(
-    options: argparse.Namespace, **more: object
+    options: argparse.Namespace, **options_of_instance: object
 ) -> Iterator[tuple[str, int, int, int, Problem]]:
     for family in options.families:
         for stages, n in options.sizes:
             for seed in range(options.first, options.first + options.seeds):
-                made = instance(family, stages, seed, **more)  # type: ignore[arg-type]
-                yield family, stages, n, seed, make(n, made, place(stages, 1, "loop"))
+                situation = instance(family, stages, seed, **options_of_instance)  # type: ignore[arg-type]
+                yield family, stages, n, seed, make(n, situation, place(stages, 1, "loop"))
 
 
 def free(options: argparse.Namespace) -> None:
@@ -167,16 +186,16 @@ def free(options: argparse.Namespace) -> None:
          "peer's ILP", "ours", "by", "optimal by", "s")  # fmt: skip
     for family, stages, n, seed, problem in problems(options):
         quick = {c.method: c.makespan for c in portfolio(problem).candidates}
-        found = plan(problem, solver=solver)
-        bound = float(found.bound)
-        alike = len({x[0] for x in problem.between}) == 1
+        answer = plan(problem, solver=solver)
+        bound = float(answer.bound)
+        is_alike = len({latency for latency, *_ in problem.between}) == 1
         row(
             family, f"{stages} x {n}", seed, f"{bound:g}",
             *(ratio(quick[name], bound) for name in ("zero-bubble", "1f1b")),
             ratio(peer.policy(problem), bound),
-            ratio(peer.ilp(problem), bound) if alike and options.ilp else "not run",
-            ratio(found.measures.makespan, bound), found.method,
-            proof(found), f"{found.seconds:.1f}",
+            ratio(peer.ilp(problem), bound) if is_alike and options.ilp else "not run",
+            ratio(answer.measures.makespan, bound), answer.method,
+            proof(answer), f"{answer.seconds:.1f}",
         )  # fmt: skip
 
 
@@ -189,12 +208,12 @@ def capped(options: argparse.Namespace) -> None:
         for family in options.families:
             for stages, n in options.sizes:
                 for seed in range(options.first, options.first + options.seeds):
-                    made = instance(family, stages, seed, factor * stages)
-                    problem = make(n, made, place(stages, 1, "loop"))
+                    situation = instance(family, stages, seed, factor * stages)
+                    problem = make(n, situation, place(stages, 1, "loop"))
                     quick = {c.method: c.makespan for c in portfolio(problem).candidates}
-                    found = plan(problem, solver=solver)
-                    bound = float(found.bound)
-                    ours = float(found.measures.makespan)
+                    answer = plan(problem, solver=solver)
+                    bound = float(answer.bound)
+                    ours = float(answer.measures.makespan)
                     gain = min(quick.values()) / ours - 1
                     gains.append(gain)
                     row(
@@ -202,7 +221,7 @@ def capped(options: argparse.Namespace) -> None:
                         *(ratio(quick[m], bound) for m in
                           ("1f1b", "zero-bubble", "adaptra", "greedy")),
                         ratio(ours, bound), f"{gain:.1%}",
-                        proof(found), f"{found.seconds:.1f}",
+                        proof(answer), f"{answer.seconds:.1f}",
                     )  # fmt: skip
     print(f"\nmean gain over the best quick method: {statistics.mean(gains):.1%}")
 
@@ -221,14 +240,14 @@ def links(options: argparse.Namespace) -> None:
             options, occupancy=occupancy, duplex=duplex
         ):
             quick = {c.method: c.makespan for c in portfolio(problem).candidates}
-            found = plan(problem, solver=solver)
-            bound = float(found.bound)
+            answer = plan(problem, solver=solver)
+            bound = float(answer.bound)
             row(
                 name, family, f"{stages} x {n}", seed, f"{bound:g}",
                 *(ratio(quick[m], bound) for m in ("zero-bubble", "1f1b", "greedy")),
-                ratio(found.measures.makespan, bound),
-                "yes" if found.schedule.has_messages else "no",
-                proof(found), f"{found.seconds:.1f}",
+                ratio(answer.measures.makespan, bound),
+                "yes" if answer.schedule.has_messages else "no",
+                proof(answer), f"{answer.seconds:.1f}",
             )  # fmt: skip
 
 
@@ -240,20 +259,20 @@ def quick(options: argparse.Namespace) -> None:
         for factor in (None, 1):
             memory = None if factor is None else factor * stages
             problem = make(n, instance("uneven", stages, 0, memory), place(stages, 1, "loop"))
-            times = []
+            cells = [f"{stages} x {n}", "none" if factor is None else "S"]
             for work in (
                 lambda p: greedy(p, Rules()),
                 best_greedy,
                 portfolio,
                 lambda p: plan(p, "heuristic"),
             ):
-                laps = []
+                laps_ms = []
                 for _ in range(options.laps):
                     began = time.perf_counter()
                     work(problem)
-                    laps.append(1e3 * (time.perf_counter() - began))
-                times.append(f"{statistics.median(laps):.1f} ms")
-            row(f"{stages} x {n}", "none" if factor is None else "S", *times)
+                    laps_ms.append(1e3 * (time.perf_counter() - began))
+                cells.append(f"{statistics.median(laps_ms):.1f} ms")
+            row(*cells)
 
 
 PARTS = {"free": free, "capped": capped, "links": links, "quick": quick}

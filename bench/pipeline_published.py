@@ -24,7 +24,7 @@ from synth.pipeline.problem import Problem, make, place
 from verify.pipeline import Link, write
 from verify.pipeline.schedule import Instance
 
-PLACE = re.compile(r"experiments/(.*)/ZB-CPU-ReSchedule/([0-9_,]+)/(0\.[0-9]+)/simu\.txt")
+TIMELINE = re.compile(r"experiments/(.*)/ZB-CPU-ReSchedule/([0-9_,]+)/(0\.[0-9]+)/simu\.txt")
 MS = 1000
 
 
@@ -38,15 +38,17 @@ def published(path: Path, links: str, delay: str) -> tuple[Problem, int]:
         makespan = max(makespan, int(float(end)))
         microbatches += (stage, kind) == ("0", "F")
     stages = len(times) // 3
-    forward, backward, weight = (tuple(times[k, s] for s in range(stages)) for k in "FBW")
-    pairs = [link.split("_") for link in links.split(",")]
+
+    slow_links = []
+    for link in links.split(","):
+        low, high = link.split("_")
+        between = (int(low), int(high))
+        slow_links.append(Link(between=between, latency=round(float(delay) * MS)))
     instance = Instance(
-        forward=forward,
-        backward=backward,
-        weight=weight,
-        links=tuple(
-            Link(between=(int(a), int(b)), latency=round(float(delay) * MS)) for a, b in pairs
-        ),
+        forward=tuple(times["F", stage] for stage in range(stages)),
+        backward=tuple(times["B", stage] for stage in range(stages)),
+        weight=tuple(times["W", stage] for stage in range(stages)),
+        links=tuple(slow_links),
     )
     return make(microbatches, instance, place(stages, 1, "loop")), makespan
 
@@ -73,9 +75,9 @@ def main() -> None:
     options = parser.parse_args()
     print("| published as | S x N | slow | delay | published | ours | closed form | optimal by |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    found = sorted(options.checkout.glob("experiments/**/simu.txt"))
-    for path in found:
-        match = PLACE.fullmatch(path.relative_to(options.checkout).as_posix())
+    timelines = sorted(options.checkout.glob("experiments/**/simu.txt"))
+    for path in timelines:
+        match = TIMELINE.fullmatch(path.relative_to(options.checkout).as_posix())
         if match is None:
             continue
         name, links, delay = match.groups()

@@ -96,9 +96,9 @@ def schedules(stages: int, microseconds: int, delay: float) -> dict[str, Pipelin
 
 
 def makespan_ms(schedule: PipelineSchedule, here: Instance) -> float:
-    found = check(msgspec.structs.replace(schedule, instance=here, meta={})).measures
-    assert found is not None
-    return found.makespan / 1e3
+    measures = check(msgspec.structs.replace(schedule, instance=here, meta={})).measures
+    assert measures is not None
+    return measures.makespan / 1e3
 
 
 def in_line(here: Instance) -> Instance:
@@ -109,27 +109,31 @@ def in_line(here: Instance) -> Instance:
     backward = list(here.backward)
     forward[low] += link.latency
     backward[high] += link.latency
-    fused = tuple(
-        i + w + (link.latency if s == high else 0)
-        for s, (i, w) in enumerate(zip(here.backward, here.weight, strict=True))
-    )
+    fused = [i + w for i, w in zip(here.backward, here.weight, strict=True)]
+    fused[high] += link.latency
     return msgspec.structs.replace(
-        here, forward=tuple(forward), backward=tuple(backward), fused=fused, links=()
+        here, forward=tuple(forward), backward=tuple(backward), fused=tuple(fused), links=()
     )
 
 
 def _delayed(stages: int, order: list[tuple[int, str]], microseconds: int) -> list[LinkFault]:
-    found: list[LinkFault] = []
+    """The faults of a run in which each step has a delay of its own."""
+    low, high = link_of(stages)
+    faults: list[LinkFault] = []
     for step, (delay, _) in enumerate(order):
         latency_s = delay * microseconds / 1e6
-        found += both_ways(*link_of(stages), latency_s=latency_s, first_step=step, last_step=step)
-    return found
+        faults += both_ways(low, high, latency_s=latency_s, first_step=step, last_step=step)
+    return faults
 
 
 def _turns(rank: int, stages: int, real: bool, blocking: bool, microseconds: int) -> list[Any]:
     """Steps by all schedules and delays in turn: (delay, name, record)."""
     plans = {delay: schedules(stages, microseconds, delay) for delay in DELAYS}
-    order = [(0, "1F1B")] + [(d, n) for _ in range(REPEATS) for d in DELAYS for n in plans[d]]
+    order = [(0, "1F1B")]  # the first step warms up
+    for _ in range(REPEATS):
+        for delay in DELAYS:
+            order += [(delay, name) for name in plans[delay]]
+
     torch.manual_seed(0)
     module: nn.Module = Block(rank == 0, rank == stages - 1) if real else Sleeper()
     pipeline = Pipeline(
@@ -141,23 +145,34 @@ def _turns(rank: int, stages: int, real: bool, blocking: bool, microseconds: int
         dw_builder=None if real else sleeping_weight,
     )
     rows = SEQUENCES * MICROBATCHES
-    inputs = torch.zeros(rows, LENGTH, dtype=torch.long) if real else torch.zeros(rows, 256)
-    target = torch.zeros(rows, LENGTH, dtype=torch.long) if real else torch.zeros(rows)
-    found = []
-    for number, (delay, name) in enumerate(order):
+    if real:
+        inputs = torch.zeros(rows, LENGTH, dtype=torch.long)
+        target = torch.zeros(rows, LENGTH, dtype=torch.long)
+    else:
+        inputs = torch.zeros(rows, 256)
+        target = torch.zeros(rows)
+    records = []
+    for delay, name in order:
         pipeline.switch(plans[delay][name])
-        first = rank == 0
-        last = rank == stages - 1
-        pipeline.step(*([inputs] if first else []), target=target if last else None)
-        if number:  # the first step warms up
-            found.append((delay, name, pipeline.record))
+        _step(pipeline, rank, stages, inputs, target)
+        records.append((delay, name, pipeline.record))
     pipeline.close()
-    return found
+    return records[1:]
+
+
+def _step(
+    pipeline: Pipeline, rank: int, stages: int, inputs: torch.Tensor, target: torch.Tensor
+) -> None:
+    """One step: the first stage has the inputs, the last one the target."""
+    own_inputs = [inputs] if rank == 0 else []
+    own_target = target if rank == stages - 1 else None
+    pipeline.step(*own_inputs, target=own_target)
 
 
 def _adapting(rank: int) -> list[Any]:
     """A link turns slow in step 4 and recovers in step 14: this rank's events and step times."""
-    delays = both_ways(*LINK, latency_s=4 * MS / 1e3, first_step=4, last_step=13)
+    low, high = LINK
+    delays = both_ways(low, high, latency_s=4 * MS / 1e3, first_step=4, last_step=13)
     pipeline = Pipeline(
         Sleeper(),
         schedules(STAGES, 1000 * MS, 0)["zero-bubble"],
@@ -170,26 +185,25 @@ def _adapting(rank: int) -> list[Any]:
     rows = SEQUENCES * MICROBATCHES
     times = []
     for _ in range(22):
-        first = rank == 0
-        last = rank == STAGES - 1
-        inputs = [torch.zeros(rows, 256)] if first else []
-        pipeline.step(*inputs, target=torch.zeros(rows) if last else None)
+        _step(pipeline, rank, STAGES, torch.zeros(rows, 256), torch.zeros(rows))
         times.append((pipeline.record.began_s, pipeline.record.ended_s))
     pipeline.close()
     return [times, pipeline.events]
 
 
-def _rank(rank: int, size: int, port: int, job: str, out: Any) -> None:
+def _rank(rank: int, stages: int, port: int, job: str, out: Any) -> None:
     torch.set_num_threads(1)
     limit = timedelta(seconds=TIMEOUT_S)
     store = dist.TCPStore("127.0.0.1", port, None, False, limit)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=stages)
     if job == "adapting":
-        out.put((rank, _adapting(rank)))
+        result = _adapting(rank)
     elif job == "real":
-        out.put((rank, _turns(rank, size, True, False, REAL_US)))
+        result = _turns(rank, stages, real=True, blocking=False, microseconds=REAL_US)
     else:
-        out.put((rank, _turns(rank, size, False, job == "in line", 1000 * MS)))
+        in_line_sends = job == "in line"
+        result = _turns(rank, stages, real=False, blocking=in_line_sends, microseconds=1000 * MS)
+    out.put((rank, result))
     dist.destroy_process_group()
 
 
@@ -197,41 +211,51 @@ REAL_US = 5_000
 """The delay unit with real compute, about a forward."""
 
 
-def spawn(size: int, job: str) -> list[Any]:
-    """What each rank found."""
+def spawn(stages: int, job: str) -> list[Any]:
+    """The result of each rank."""
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["runtime.pipeline"])
     limit = timedelta(seconds=TIMEOUT_S)
     store = dist.TCPStore("127.0.0.1", 0, None, True, limit, wait_for_workers=False)
     out = context.Queue()
-    arguments = (size, store.port, job, out)
-    processes = [
-        context.Process(target=_rank, args=(r, *arguments), daemon=True) for r in range(size)
-    ]
+    processes = []
+    for rank in range(stages):
+        arguments = (rank, stages, store.port, job, out)
+        processes.append(context.Process(target=_rank, args=arguments, daemon=True))
     for process in processes:
         process.start()
-    found = dict(out.get(timeout=300) for _ in processes)
+    by_rank = dict(out.get(timeout=300) for _ in processes)
     for process in processes:
         process.join()
-    return [found[rank] for rank in range(size)]
+    return [by_rank[rank] for rank in range(stages)]
 
 
-def _steps(told: list[Any]) -> dict[tuple[int, str], list[dict[int, Any]]]:
-    """(delay, schedule) -> per repeat the records of all ranks."""
-    found: dict[tuple[int, str], list[dict[int, Any]]] = {}
-    for rows in zip(*told, strict=True):
-        records = {rank: record for rank, (_, _, record) in enumerate(rows)}
-        found.setdefault(rows[0][:2], []).append(records)
-    return found
+Records = dict[int, Any]
+"""Of one step, by rank."""
+Steps = dict[tuple[int, str], list[Records]]
+"""By delay and schedule, the records of each repeat."""
 
 
-def _took_ms(records: dict[int, Any]) -> float:
+def _steps(of_ranks: list[Any]) -> Steps:
+    """What the ranks recorded, each on its own, put together."""
+    steps: Steps = {}
+    for of_step in zip(*of_ranks, strict=True):
+        delay, name, _ = of_step[0]
+        records = {rank: record for rank, (_, _, record) in enumerate(of_step)}
+        steps.setdefault((delay, name), []).append(records)
+    return steps
+
+
+def _step_ms(records: Records) -> float:
+    """From the first span's begin to the last one's end on any rank."""
     spans = [span for record in records.values() for span in record.spans]
-    return 1e3 * (max(s.ended_s for s in spans) - min(s.began_s for s in spans))
+    began_s = min(span.began_s for span in spans)
+    ended_s = max(span.ended_s for span in spans)
+    return 1e3 * (ended_s - began_s)
 
 
 def _report(
-    found: dict[str, dict[tuple[int, str], list[dict[int, Any]]]],
+    steps_of: dict[str, Steps],
     stages: int,
     microseconds: int,
     nominal_too: bool,
@@ -239,61 +263,65 @@ def _report(
     """The table; medians in ms by (schedule, transport, delay)."""
     print(f"{'schedule':<12} {'transport':<12}" + "".join(f"{f'{d} units':>24}" for d in DELAYS))
     medians: dict[tuple[str, str, int], float] = {}
-    off: dict[str, list[float]] = {"nominal": [], "measured": []}
+    errors: dict[str, list[float]] = {"nominal": [], "measured": []}
     for name in ("1F1B", "zero-bubble", "adapted"):
-        for way, steps in found.items():
+        for way, steps in steps_of.items():
             cells = []
             for delay in DELAYS:
-                plan_of = schedules(stages, microseconds, delay)[name]
+                schedule = schedules(stages, microseconds, delay)[name]
                 here = instance(stages, microseconds, delay)
-                took = statistics.median(map(_took_ms, steps[delay, name]))
-                nominal = makespan_ms(plan_of, in_line(here) if way == "in line" else here)
-                cell = f"{took:7.0f} ("
+                measured_ms = statistics.median(map(_step_ms, steps[delay, name]))
+                medians[name, way, delay] = measured_ms
+
+                predictions = []
                 if nominal_too:
-                    off["nominal"].append(took / nominal - 1)
-                    cell += f"{nominal:5.0f}, "
+                    nominal_ms = makespan_ms(schedule, in_line(here) if way == "in line" else here)
+                    errors["nominal"].append(measured_ms / nominal_ms - 1)
+                    predictions.append(f"{nominal_ms:5.0f}")
                 if way == "own threads":
-                    fitted = statistics.median(
-                        makespan_ms(plan_of, observed(plan_of, records))
-                        for records in steps[delay, name]
-                    )
-                    off["measured"].append(took / fitted - 1)
-                    cell += f"{fitted:5.0f}"
-                cells.append(cell.rstrip(", ") + ")")
-                medians[name, way, delay] = took
+                    fitted_ms = _fitted_ms(schedule, steps[delay, name])
+                    errors["measured"].append(measured_ms / fitted_ms - 1)
+                    predictions.append(f"{fitted_ms:5.0f}")
+                cells.append(f"{measured_ms:7.0f} ({', '.join(predictions)})")
             print(f"{name:<12} {way:<12}" + "".join(f"{cell:>24}" for cell in cells))
-    for what, values in off.items():
-        if not values:
-            continue
-        low = min(values)
-        high = max(values)
-        print(f"measured over predicted from {what} durations and links: {low:+.1%} to {high:+.1%}")
+
+    for basis, of_basis in errors.items():
+        if of_basis:
+            print(f"measured over predicted from {basis} durations and links: "
+                  f"{min(of_basis):+.1%} to {max(of_basis):+.1%}")  # fmt: skip
     return medians
 
 
-def _circumstances(steps: dict[tuple[int, str], list[dict[int, Any]]], stages: int) -> None:
+def _fitted_ms(schedule: PipelineSchedule, steps: list[Records]) -> float:
+    """The makespan by the durations and links that were measured in each repeat; the median."""
+    return statistics.median(
+        makespan_ms(schedule, observed(schedule, records)) for records in steps
+    )
+
+
+def _circumstances(steps: Steps, stages: int) -> None:
     """What the model does not know beforehand: durations and links as measured without delay."""
-    plan_of = schedules(stages, 1000, 0)["zero-bubble"]
-    (records, *_) = steps[0, "zero-bubble"]
-    seen = observed(plan_of, records)
-    links = [link.latency / 1e3 for link in seen.links]
+    schedule = schedules(stages, 1000, 0)["zero-bubble"]
+    first_repeat = steps[0, "zero-bubble"][0]
+    measured = observed(schedule, first_repeat)
+    links = [link.latency / 1e3 for link in measured.links]
     print(
-        f"measured without delay: F {[f / 1e3 for f in seen.forward]}, "
-        f"I {[i / 1e3 for i in seen.backward]}, W {[w / 1e3 for w in seen.weight]}, "
+        f"measured without delay: F {[f / 1e3 for f in measured.forward]}, "
+        f"I {[i / 1e3 for i in measured.backward]}, W {[w / 1e3 for w in measured.weight]}, "
         f"links {links} ms"
     )
 
 
 def emulated() -> None:
     """Four stages that sleep."""
-    found = {way: _steps(spawn(STAGES, way)) for way in ("in line", "own threads")}
+    steps_of = {way: _steps(spawn(STAGES, way)) for way in ("in line", "own threads")}
     print(
         f"{STAGES} stages, {MICROBATCHES} microbatches, F = I = W = {MS} ms (slept), link "
         f"{LINK[0]}-{LINK[1]} delayed by units of {MS} ms; ms per step, median of {REPEATS}, "
         "(predicted from nominal, from measured durations and links)"
     )
-    medians = _report(found, STAGES, 1000 * MS, True)
-    _circumstances(found["own threads"], STAGES)
+    medians = _report(steps_of, STAGES, 1000 * MS, nominal_too=True)
+    _circumstances(steps_of["own threads"], STAGES)
     best = "adapted", "own threads"
     for name, way in medians_of(medians):
         if (name, way) != best:
@@ -309,14 +337,14 @@ def medians_of(medians: dict[tuple[str, str, int], float]) -> list[tuple[str, st
 
 def real() -> None:
     """Two stages that compute."""
-    found = {"own threads": _steps(spawn(2, "real"))}
+    steps = _steps(spawn(2, "real"))
     print(
         f"\n2 stages, {MICROBATCHES} microbatches, real compute on one thread each, link 0-1 "
         f"delayed by units of {REAL_US / 1e3:g} ms; planned for F = I = W = one unit; "
         "ms per step (predicted from measured durations and links)"
     )
-    _report(found, 2, REAL_US, False)
-    _circumstances(found["own threads"], 2)
+    _report({"own threads": steps}, 2, REAL_US, nominal_too=False)
+    _circumstances(steps, 2)
 
 
 def adapting() -> None:

@@ -51,11 +51,11 @@ def published(checkout: Path, n: int, limit_s: float = 900) -> tuple[int, float]
         timeout=limit_s,
         check=False,
     )
-    took = time.monotonic() - start
+    seconds = time.monotonic() - start
     match = re.search(r"Actual number of rounds (\d+)", done.stdout)
     if done.returncode or match is None:
         raise GeneratorFailed(f"{script.name} {n}: {done.stderr.strip().splitlines()[-1:]}")
-    return int(match[1]), took
+    return int(match[1]), seconds
 
 
 def ours(n: int) -> float:
@@ -76,18 +76,19 @@ def rounds(checkout: Path, to: int) -> None:
     worse = []
     failed = []
     for n in range(4, to + 1, 2):
-        found = search(n)
+        generated = search(n)
         try:
             theirs = published(checkout, n)[0]
         except GeneratorFailed as error:
             failed.append(str(error))
             continue
-        mine = found.report.completion_rounds
+        mine = generated.report.completion_rounds
         if mine == theirs:
             ties.append(n)
-        else:
-            worse += [n] if mine > theirs else []
-            print(f"| {n} | {found.report.lower_bound} | {mine} | {theirs} | {theirs - mine:+} |")
+            continue
+        if mine > theirs:
+            worse.append(n)
+        print(f"| {n} | {generated.report.lower_bound} | {mine} | {theirs} | {theirs - mine:+} |")
     print(f"\nEqual, and at the bound: n = {', '.join(map(str, ties))}. Ours has more: {worse}.")
     print(f"The published generator fails: {failed}")
 
@@ -95,8 +96,14 @@ def rounds(checkout: Path, to: int) -> None:
 def seconds(checkout: Path, repeats: int) -> None:
     print("\n| n | published | ours, proved and written | ratio |\n|--:|--:|--:|--:|")
     for n in TIMED:
-        pairs = [(published(checkout, n)[1], ours(n)) for _ in range(repeats)]
-        theirs, mine = (statistics.median(column) for column in zip(*pairs, strict=True))
+        theirs_s = []
+        ours_s = []
+        for _ in range(repeats):
+            _, published_s = published(checkout, n)
+            theirs_s.append(published_s)
+            ours_s.append(ours(n))
+        theirs = statistics.median(theirs_s)
+        mine = statistics.median(ours_s)
         print(f"| {n} | {theirs:.2f} s | {mine:.2f} s | {theirs / mine:.1f} |")
 
 

@@ -149,27 +149,36 @@ class Straggler:
 # -- tables --------------------------------------------------------------------------------------
 
 
-def row(n: int, size: int, made: dict[int, Straggler]) -> tuple[list[tuple[float, bool]], int]:
+def row(
+    n: int, size: int, stragglers: dict[int, Straggler]
+) -> tuple[list[tuple[float, bool]], int]:
     """Seconds of each method and whether it was simulated; and the best k."""
     k = best_chunks(n, size, LINK)
     methods = [(ring, ring_cost), (rhd, rhd_cost), (tree, tree_cost), (doubling, doubling_cost)]
-    found = []
+    times = []
     for method, cost in methods:
         formula_s = cost(n).over(size, LINK)
-        simulated = cost(n).messages <= MOST_ROUNDS
-        took_s = float(run(method(n), np.zeros(n), size, LINK).max()) if simulated else formula_s
-        assert abs(took_s / formula_s - 1) < 1e-9
-        found.append((took_s, simulated))
+        seconds = formula_s
+        is_simulated = cost(n).messages <= MOST_ROUNDS
+        if is_simulated:
+            seconds = float(run(method(n), np.zeros(n), size, LINK).max())
+        assert abs(seconds / formula_s - 1) < 1e-9
+        times.append((seconds, is_simulated))
+
     for chunks in (n - 1, k):
-        cost_s = straggler_cost(n, chunks).over(size, LINK)
-        simulated = chunks <= MOST_ROUNDS
-        if simulated and chunks not in made:
-            made[chunks] = Straggler(n, chunks)
-        took_s = made[chunks].after_arrival(size, LINK, None) if simulated else cost_s
-        assert took_s <= cost_s * (1 + 1e-9)  # without barriers nothing takes longer
-        found.append((took_s, simulated))
-    soon_s = made[k].after_arrival(size, LINK, size / LINK.bandwidth)
-    return [*found, (soon_s, True)], k
+        formula_s = straggler_cost(n, chunks).over(size, LINK)
+        seconds = formula_s
+        is_simulated = chunks <= MOST_ROUNDS
+        if is_simulated:
+            if chunks not in stragglers:
+                stragglers[chunks] = Straggler(n, chunks)
+            seconds = stragglers[chunks].after_arrival(size, LINK, None)
+        assert seconds <= formula_s * (1 + 1e-9)  # without barriers nothing takes longer
+        times.append((seconds, is_simulated))
+
+    soon_s = stragglers[k].after_arrival(size, LINK, size / LINK.bandwidth)
+    times.append((soon_s, True))
+    return times, k
 
 
 def tables(ns: Sequence[int]) -> dict[int, list[list[float]]]:
@@ -179,13 +188,16 @@ def tables(ns: Sequence[int]) -> dict[int, list[list[float]]]:
         methods = "ring | halving-doubling | tree | doubling | k = n - 1 | best k | k | soon"
         print(f"\n| S, n = {n} | {methods} |")
         print("|:--|--:|--:|--:|--:|--:|--:|--:|--:|")
-        made: dict[int, Straggler] = {}
+        stragglers: dict[int, Straggler] = {}
         for size in SIZES:
-            found, k = row(n, size, made)
-            cells = [f"{'' if real else '~'}{took_s * 1e6:.4g}" for took_s, real in found]
+            times, k = row(n, size, stragglers)
+            cells = []
+            for seconds, is_simulated in times:
+                mark = "" if is_simulated else "~"
+                cells.append(f"{mark}{seconds * 1e6:.4g}")
             cells.insert(-1, str(k))
             print(f"| {format_bytes(size)} | {' | '.join(cells)} |", flush=True)
-            every.setdefault(n, []).append([took_s for took_s, _ in found])
+            every.setdefault(n, []).append([seconds for seconds, _ in times])
     return every
 
 
@@ -194,26 +206,28 @@ def lab(measured: Path | None) -> None:
     rows = LAB_MEASURED
     if measured is not None:
         rows = {}
-        for each in map(json.loads, measured.read_text().splitlines()):
-            ideal_s = each["mib"] * MIB * 8 / 200e6
-            times = {name: statistics.median(s) / ideal_s for name, s in each["seconds"].items()}
-            rows[each["mib"]] = {
-                "ring" if "Gloo" in name else name: time for name, time in times.items()
-            }
+        for line in measured.read_text().splitlines():
+            report = json.loads(line)
+            ideal_s = report["mib"] * MIB * 8 / 200e6
+            times = {}
+            for name, seconds in report["seconds"].items():
+                method = "ring" if "Gloo" in name else name
+                times[method] = statistics.median(seconds) / ideal_s
+            rows[report["mib"]] = times
     print("| MiB | method | measured | simulated | measured / simulated |")
     print("|--:|:--|--:|--:|--:|")
     for mib, times in rows.items():
         nominal_s = mib * MIB * 8 / 200e6
         for name, time in times.items():
             if name == "ring":
-                took_s = float(run(ring(8), np.zeros(8), mib * MIB, LAB).max())
+                simulated_s = float(run(ring(8), np.zeros(8), mib * MIB, LAB).max())
             else:
                 unit, number = name.split(" = ")
                 chunks = 7 * int(number) if unit == "m" else int(number)
-                took_s = Straggler(8, chunks).after_arrival(mib * MIB, LAB, None)
+                simulated_s = Straggler(8, chunks).after_arrival(mib * MIB, LAB, None)
             print(
-                f"| {mib} | {name} | {time:.2f} | {took_s / nominal_s:.2f} "
-                f"| {time * nominal_s / took_s:.2f} |"
+                f"| {mib} | {name} | {time:.2f} | {simulated_s / nominal_s:.2f} "
+                f"| {time * nominal_s / simulated_s:.2f} |"
             )
 
 
@@ -231,8 +245,8 @@ def plot(path: Path, every: dict[int, list[list[float]]]) -> None:
     for panel, (n, rows) in zip(panels[0], every.items(), strict=True):
         least = [LINK.alpha_s * (n - 1).bit_length() + size / LINK.bandwidth for size in SIZES]
         for name, times in zip(names, zip(*rows, strict=True), strict=True):
-            over = [took_s / low_s for took_s, low_s in zip(times, least, strict=True)]
-            panel.plot(SIZES, over, "--" if "soon" in name else "-", label=name)
+            ratios = [seconds / low_s for seconds, low_s in zip(times, least, strict=True)]
+            panel.plot(SIZES, ratios, "--" if "soon" in name else "-", label=name)
         panel.set(xscale="log", yscale="log", title=f"n = {n}", xlabel="buffer (bytes)")
     panels[0][0].set_ylabel("time / (S·beta + log2 n · alpha)")
     panels[0][0].legend(fontsize="small")

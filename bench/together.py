@@ -59,8 +59,9 @@ def fewest(arrivals: Arrivals, effort: float) -> tuple[int, int]:
 
 def certified(arrivals: Arrivals) -> int:
     """Rounds that are needed by a certificate or a search of CaDiCaL; 0 without one."""
-    named = CERTIFIED.get((arrivals.chunks, *sorted(arrivals.arrival)), 0)
-    return max(named, EXHAUSTED.get((arrivals.ranks, len(arrivals.late), arrivals.chunks), 0))
+    by_certificate = CERTIFIED.get((arrivals.chunks, *sorted(arrivals.arrival)), 0)
+    by_search = EXHAUSTED.get((arrivals.ranks, len(arrivals.late), arrivals.chunks), 0)
+    return max(by_certificate, by_search)
 
 
 def numbers(text: str) -> list[int]:
@@ -92,10 +93,15 @@ def main() -> None:
                 needed = max(needed, certified(arrivals))
                 assert rounds >= needed
                 gaps[gap] += 1
-                closed = gap == 0 or rounds == needed
-                optimal += closed
-                more = "" if gap == 0 else f"={rounds}" if closed else f"+{gap}"
-                cells.append(f"{arrivals.bound}{more}")
+                if gap == 0:
+                    cell = f"{arrivals.bound}"
+                    optimal += 1
+                elif rounds == needed:
+                    cell = f"{arrivals.bound}={rounds}"
+                    optimal += 1
+                else:
+                    cell = f"{arrivals.bound}+{gap}"
+                cells.append(cell)
             print(f"| {ranks} | {late} | " + " | ".join(cells) + " |", flush=True)
     print(f"\n{optimal} of {gaps.total()} optimal; above the bound: {dict(sorted(gaps.items()))}")
 

@@ -26,7 +26,9 @@ from verify.core.verdict import Verdict
 def dimacs(model: Clauses) -> str:
     """As a file for solvers."""
     lines = [f"p cnf {model.variables} {len(model.clauses)}"]
-    return "\n".join([*lines, *(" ".join(map(str, [*c, 0])) for c in model.clauses)]) + "\n"
+    for clause in model.clauses:
+        lines.append(" ".join(map(str, [*clause, 0])))
+    return "\n".join(lines) + "\n"
 
 
 def asked(solver: str, model: Clauses) -> Found | Exhausted:
@@ -41,10 +43,15 @@ def asked(solver: str, model: Clauses) -> Found | Exhausted:
         done = subprocess.run([solver, "-q", path], capture_output=True, text=True, check=False)
     if done.returncode not in (10, 20):
         raise subprocess.CalledProcessError(done.returncode, solver, done.stdout, done.stderr)
-    literals = [
-        int(x) for line in done.stdout.splitlines() if line[:1] == "v" for x in line[2:].split()
-    ]
-    return Exhausted() if done.returncode == 20 else Found(frozenset(x for x in literals if x > 0))
+    if done.returncode == 20:
+        return Exhausted()
+
+    true = set()
+    for line in done.stdout.splitlines():
+        if line.startswith("v"):
+            literals = [int(word) for word in line[2:].split()]
+            true.update(literal for literal in literals if literal > 0)
+    return Found(frozenset(true))
 
 
 def main() -> None:

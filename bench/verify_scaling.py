@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from verify import Phase, Schedule, Transfer, write
+from verify.core.schedule import Round
 
 SIZES = (16, 64, 256, 512, 1024)
 
@@ -25,20 +26,21 @@ def straggler(n: int) -> Schedule:
     """Ring ReduceScatter without rank n-1; exchanges with it; rotation AllGather of the helpers."""
     helpers = n - 1
     late = n - 1
-    reduce_scatter = tuple(
-        tuple(
+
+    def ring_round(t: int) -> Round:
+        return tuple(
             Transfer(i, (i + 1) % helpers, (i - t - 1) % helpers, "reduce") for i in range(helpers)
         )
-        for t in range(helpers - 1)
-    )
-    exchange = tuple(
-        (Transfer(late, owner, owner, "reduce"), Transfer(owner, late, owner, "reduce"))
-        for owner in range(helpers)
-    )
-    rotation = tuple(
-        tuple(Transfer(i, (i + step) % helpers, i, "copy") for i in range(helpers))
-        for step in range(1, helpers)
-    )
+
+    def exchange_round(owner: int) -> Round:
+        return Transfer(late, owner, owner, "reduce"), Transfer(owner, late, owner, "reduce")
+
+    def rotation_round(step: int) -> Round:
+        return tuple(Transfer(i, (i + step) % helpers, i, "copy") for i in range(helpers))
+
+    reduce_scatter = tuple(ring_round(t) for t in range(helpers - 1))
+    exchange = tuple(exchange_round(owner) for owner in range(helpers))
+    rotation = tuple(rotation_round(step) for step in range(1, helpers))
     return Schedule(
         ranks=n,
         chunks=helpers,
@@ -76,14 +78,18 @@ def main(sizes: tuple[int, ...]) -> None:
             seconds, mib, code = measure(path)
             if code:
                 sys.exit(f"verify ended with exit code {code} at n = {n}")
-            growth = f"n^{math.log(seconds / before[1], n / before[0]):.2f}" if before else ""
+            growth = ""
+            if before is not None:
+                n_before, seconds_before = before
+                exponent = math.log(seconds / seconds_before, n / n_before)
+                growth = f"n^{exponent:.2f}"
             size = path.stat().st_size / 2**20
             print(
                 f"| {n} | {transfers:,} | {completion:,} | {size:.1f} | {seconds:.2f} "
                 f"| {mib:.0f} | {growth} |",
                 flush=True,
             )
-            before = n, seconds
+            before = (n, seconds)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ HEAD = (
 
 def distinct(folders: list[Path]) -> list[Path]:
     """The algorithm files, plans and flows below the folders, the first of several equal ones."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*")):
             if path.suffix not in {".xml", ".json"} or not path.is_file():
@@ -53,8 +53,8 @@ def distinct(folders: list[Path]) -> list[Path]:
             if b"<algo" in data[:4096] or (
                 path.suffix == ".json" and (is_plan(data) or is_solution(data))
             ):
-                found.setdefault(hashlib.sha256(data).hexdigest(), path)
-    return list(found.values())
+                files.setdefault(hashlib.sha256(data).hexdigest(), path)
+    return list(files.values())
 
 
 def why(report: AsynchronousReport) -> str:
@@ -68,28 +68,42 @@ def row_of_json(path: Path, seeds: int) -> list[str]:
     """Of a plan, which is executed, or of flows, which are not."""
     start = time.monotonic()
     data = path.read_bytes()
-    plan = is_plan(data)
     try:
-        report = verify_plan(data, str(path)) if plan else verify_flows(data, str(path))
+        verify = verify_plan if is_plan(data) else verify_flows
+        report = verify(data, str(path))
     except FormatError as error:
-        return [path.name, "", "", "", "malformed", str(error), *[""] * 6]
+        return malformed(path, error)
     seconds = time.monotonic() - start
+
     wrong = report.counterexample
-    executed = ""
-    if plan:
-        refuted = report.verdict is Verdict.REFUTED
-        outcomes = (
-            PlanRun(path, seed).outcome() for seed in range(3 * seeds if refuted else seeds)
-        )
-        bad = next((outcome for outcome in outcomes if outcome.kind != "right"), None)
-        executed = "right" if bad is None else f"{bad.kind}: {bad.detail}"
-        if refuted == (bad is None):
-            executed = f"DISAGREES: {executed}"
-    told = "" if wrong is None else f"{wrong.property}: {wrong.found}"
-    kind = report.kind if isinstance(report, AsynchronousReport) else report.collective
-    named = "MSCCL++" if plan else "TE-CCL"
-    cells = [path.name, kind, str(report.ranks), named, report.verdict.value, told]
+    reason = "" if wrong is None else f"{wrong.property}: {wrong.found}"
+    if isinstance(report, AsynchronousReport):
+        collective = report.kind
+        protocol = "MSCCL++"
+        executed = executed_plan(path, report.verdict is Verdict.REFUTED, seeds)
+    else:
+        collective = report.collective
+        protocol = "TE-CCL"
+        executed = ""
+    cells = [path.name, collective, str(report.ranks), protocol, report.verdict.value, reason]
     return [*cells, "", "", executed, "", "", f"{seconds:.2f}"]
+
+
+def malformed(path: Path, error: FormatError) -> list[str]:
+    """The row of a file that cannot be read."""
+    cells = [path.name, "", "", "", "malformed", str(error)]
+    return cells + [""] * (len(HEAD) - len(cells))
+
+
+def executed_plan(path: Path, refuted: bool, seeds: int) -> str:
+    """How the runs of a plan end: a refuted one must fail in one of them, a proved one in none."""
+    runs = 3 * seeds if refuted else seeds
+    for seed in range(runs):
+        outcome = PlanRun(path, seed).outcome()
+        if outcome.kind != "right":
+            ending = f"{outcome.kind}: {outcome.detail}"
+            return ending if refuted else f"DISAGREES: {ending}"
+    return "DISAGREES: right" if refuted else "right"
 
 
 def row(path: Path, seeds: int) -> list[str]:
@@ -99,21 +113,30 @@ def row(path: Path, seeds: int) -> list[str]:
     try:
         report = verify_xml(path.read_bytes(), str(path))
     except FormatError as error:
-        return [path.name, "", "", "", "malformed", str(error), "", "", "", "", "", ""]
+        return malformed(path, error)
     seconds = time.monotonic() - start
     file = parse(path)
     hints = report.counterexample.actions if report.counterexample else ()
     refuted = report.verdict is Verdict.REFUTED
-    seen = counterexample(file, hints, seeds if refuted else max(2, seeds // 4))
-    executed = "right" if seen is None else f"{seen.outcome.kind}: {seen.outcome.detail}"
-    if refuted == (seen is None):
+    failed_run = counterexample(file, hints, seeds if refuted else max(2, seeds // 4))
+    executed = "right"
+    if failed_run is not None:
+        executed = f"{failed_run.outcome.kind}: {failed_run.outcome.detail}"
+    if refuted == (failed_run is None):
         executed = f"DISAGREES: {executed}"
-    far = distance(file)
+
     free = report.freedom
     slack = report.slack
-    upper = in_words(free.up_to) if free.unlimited else "no size"
-    if free.unlimited and free.up_to == 0:
-        upper = "no size"
+    upper = "no size"
+    if free.unlimited and free.up_to != 0:
+        upper = in_words(free.up_to)
+
+    from_least = distance(file)
+    load = ""
+    hops = ""
+    if from_least is not None:
+        load = f"{float(from_least.load / from_least.least):.2f}"
+        hops = f"{from_least.hops} / {from_least.fewest}"
     return [
         path.name,
         report.kind,
@@ -124,8 +147,8 @@ def row(path: Path, seeds: int) -> list[str]:
         upper,
         "" if slack is None else f"{slack:+}",
         executed,
-        "" if far is None else f"{float(far.load / far.least):.2f}",
-        "" if far is None else f"{far.hops} / {far.fewest}",
+        load,
+        hops,
         f"{seconds:.2f}",
     ]
 
@@ -149,18 +172,18 @@ class Second:
         except FormatError:
             return
         middle = time.monotonic()
-        said = opinion_on_programs(report, timeout_s=600)
+        opinion = opinion_on_programs(report, timeout_s=600)
         self.verify_s += middle - start
         self.kernel_s += time.monotonic() - middle
-        if said.verdict is report.verdict:
-            self.agrees[f"{said.verdict.value} by both"] += 1
+        if opinion.verdict is report.verdict:
+            self.agrees[f"{opinion.verdict.value} by both"] += 1
         else:
-            self.agrees[f"{report.verdict.value}, not decided by it: {said.note}"] += 1
+            self.agrees[f"{report.verdict.value}, not decided by it: {opinion.note}"] += 1
 
     def __str__(self) -> str:
-        told = "; ".join(f"{number} {what}" for what, number in self.agrees.most_common())
+        counts = "; ".join(f"{number} {text}" for text, number in self.agrees.most_common())
         times = f"verify {self.verify_s:.1f} s, the checker {self.kernel_s:.1f} s"
-        return f"The extracted checker: {told}. {times}."
+        return f"The extracted checker: {counts}. {times}."
 
 
 def main(
@@ -184,8 +207,8 @@ def main(
         counts[cells[4]] = counts.get(cells[4], 0) + 1
         disagree += cells[8].startswith("DISAGREES")
         print(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |", flush=True)
-    told = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
-    print(f"\n{len(files)} distinct files: {told}; execution disagrees in {disagree}.")
+    verdicts = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
+    print(f"\n{len(files)} distinct files: {verdicts}; execution disagrees in {disagree}.")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from bench.corpus.executor import Held, Outcome, Run
 from bench.corpus.messages import declared
 from bench.corpus.parse import File
 
-PLACE = re.compile(r"rank (\d+) tb (\d+) step (\d+)")
+STEP = re.compile(r"rank (\d+) tb (\d+) step (\d+)")
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,16 @@ def counterexample(file: File, hints: Sequence[str] = (), seeds: int = 20) -> Se
 def _tries(file: File, hints: Sequence[str], seeds: int) -> Iterator[tuple[Held, int, int]]:
     sizes = declared(file)
     ends = sorted({sizes[0], sizes[-1]})
-    places = {tuple(map(int, match)) for line in hints for match in PLACE.findall(line)}
-    holds = [held for place in sorted(places) if (held := _held(file, *place))]
+    steps = set()
+    for line in hints:
+        for rank, block, step in STEP.findall(line):
+            steps.add((int(rank), int(block), int(step)))
+    holds = []
+    for rank, block, step in sorted(steps):
+        held = _held(file, rank, block, step)
+        if held:
+            holds.append(held)
+
     for per_message in ends:
         yield frozenset(), 0, per_message
     for held in holds:
@@ -59,11 +67,11 @@ def _tries(file: File, hints: Sequence[str], seeds: int) -> Iterator[tuple[Held,
         yield frozenset(), seed, sizes[seed % len(sizes)]
 
 
-def _held(file: File, rank: int, block: int, place: int) -> Held:
-    """The transmission that stands for the step at that place of a block."""
-    for other in file.blocks:
-        if (other.rank, other.id) == (rank, block):
-            for number, step in enumerate(other.program):
-                if place in step.steps:
-                    return frozenset({(rank, block, number)})
+def _held(file: File, rank: int, block_id: int, step: int) -> Held:
+    """The transmission that stands for a step of a block."""
+    for block in file.blocks:
+        if (block.rank, block.id) == (rank, block_id):
+            for number, transmission in enumerate(block.program):
+                if step in transmission.steps:
+                    return frozenset({(rank, block_id, number)})
     return frozenset()

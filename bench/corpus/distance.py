@@ -37,13 +37,17 @@ def distance(file: File) -> Distance | None:
     run = Run(file, in_place=file.modes[0])
     if run.outcome().kind not in {"right", "wrong"}:
         return None
-    loads = [0] * (2 * file.ranks)
+
+    sent = [0] * file.ranks
+    received = [0] * file.ranks
     for block in file.blocks:
-        for step in block.program:
-            loads[2 * block.rank] += step.count if step.kind in SENDS else 0
-            loads[2 * block.rank + 1] += step.count if step.kind in RECEIVES else 0
+        for transmission in block.program:
+            if transmission.kind in SENDS:
+                sent[block.rank] += transmission.count
+            if transmission.kind in RECEIVES:
+                received[block.rank] += transmission.count
     return Distance(
-        load=Fraction(max(loads), file.chunks),
+        load=Fraction(max(sent + received), file.chunks),
         least=Fraction(2 * (file.ranks - 1), file.ranks),
         hops=max(run.hops),
         fewest=(file.ranks - 1).bit_length(),

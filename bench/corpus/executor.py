@@ -25,9 +25,9 @@ from bench.corpus.parse import (
     RECEIVES,
     SENDS,
     WRITES,
+    Address,
     Block,
     File,
-    Place,
     Transmission,
     finer,
 )
@@ -188,9 +188,9 @@ class Run:
                 detail = f"a message from rank {sender} to {receiver} is never received"
                 return Outcome("fault", detail)
         for rank, expected in enumerate(self.expected):
-            for place, value in expected.items():
-                if self._load(rank, place) != value:
-                    return Outcome("wrong", f"rank {rank}, {place.buffer}[{place.offset}]")
+            for address, value in expected.items():
+                if self._load(rank, address) != value:
+                    return Outcome("wrong", f"rank {rank}, {address.buffer}[{address.offset}]")
         return Outcome("right")
 
     def _shared_connection(self) -> tuple[str, int, int, int] | None:
@@ -286,14 +286,14 @@ class Run:
             if len(values) != chunks:
                 raise Fault(f"{state} expects {chunks} chunks, {len(values)} come")
 
-        operands: list[Place] = []
+        operands: list[Address] = []
         if current.kind in ADDS or current.kind in {"s", "cpy"}:
             operands += current.sources
         if current.kind == "re":
             operands.append(current.target)
-        for place in operands:
+        for operand in operands:
             for index in range(chunks):
-                chunk = Place(place.buffer, place.offset + state.chunk + index)
+                chunk = Address(operand.buffer, operand.offset + state.chunk + index)
                 values[index] = (values[index] + self._load(state.block.rank, chunk)) % PRIME
         state.moving = _Moving(state.chunk, values)
 
@@ -304,8 +304,10 @@ class Run:
         events: list[object] = []
         if current.kind in WRITES:
             for index, value in enumerate(moving.values):
-                place = Place(current.target.buffer, current.target.offset + moving.first + index)
-                buffer, offset = self._locate(state.block.rank, place)
+                address = Address(
+                    current.target.buffer, current.target.offset + moving.first + index
+                )
+                buffer, offset = self._locate(state.block.rank, address)
                 buffer[offset] = value
         if current.kind in RECEIVES:
             message = self._fifos[state.receives_from].popleft()
@@ -345,9 +347,9 @@ class Run:
             buffers[name] = [self.random.randrange(PRIME) for _ in range(number)]
         return buffers
 
-    def _locate(self, rank: int, place: Place) -> tuple[list[int], int]:
-        """The memory behind a place; in place, input and output are one."""
-        name, offset = place
+    def _locate(self, rank: int, address: Address) -> tuple[list[int], int]:
+        """The memory behind an address; in place, input and output are one."""
+        name, offset = address
         buffers = self.memory[rank]
         file = self.file
         if name not in buffers or not 0 <= offset < len(buffers[name]):
@@ -361,39 +363,39 @@ class Run:
                 return buffers["o"], offset + first
         return buffers[name], offset
 
-    def _load(self, rank: int, place: Place) -> int:
-        buffer, offset = self._locate(rank, place)
+    def _load(self, rank: int, address: Address) -> int:
+        buffer, offset = self._locate(rank, address)
         return buffer[offset]
 
-    def _expected(self, rank: int) -> dict[Place, int]:
+    def _expected(self, rank: int) -> dict[Address, int]:
         """What must lie where at the end; root is rank 0, as in all public files."""
         collective = self.file.collective
         chunks = self.file.chunks
         share = chunks // self.file.ranks
-        output = [Place("o", chunk) for chunk in range(chunks)]
+        output = [Address("o", chunk) for chunk in range(chunks)]
         match collective:
             case "allreduce":
-                return {place: self._total(place.offset) for place in output}
+                return {address: self._total(address.offset) for address in output}
             case "reduce":
                 if rank != 0:
                     return {}
-                return {place: self._total(place.offset) for place in output}
+                return {address: self._total(address.offset) for address in output}
             case "reducescatter":
                 first = rank * share
-                return {place: self._total(first + place.offset) for place in output[:share]}
+                return {address: self._total(first + address.offset) for address in output[:share]}
             case "allgather" | "alltoall":
                 first = rank * share if collective == "alltoall" else 0
                 expected = {}
-                for place in output:
-                    owner = place.offset // share
-                    expected[place] = self._input(owner, first + place.offset % share)
+                for address in output:
+                    owner = address.offset // share
+                    expected[address] = self._input(owner, first + address.offset % share)
                 return expected
             case "broadcast":
-                return {place: self._input(0, place.offset) for place in output}
+                return {address: self._input(0, address.offset) for address in output}
         raise Fault(f"nothing is known of the collective {collective}")
 
     def _input(self, owner: int, chunk: int) -> int:
-        return self._load(owner, Place("i", chunk))
+        return self._load(owner, Address("i", chunk))
 
     def _total(self, chunk: int) -> int:
         return sum(self._input(owner, chunk) for owner in range(self.file.ranks)) % PRIME

@@ -30,6 +30,6 @@ def chunks_per_message(file: File, nbytes: int) -> int:
 
 def declared(file: File) -> range:
     """All numbers of chunks that travel together at the sizes that a file declares, rising."""
-    fewest = chunks_per_message(file, file.max_bytes) if file.max_bytes > 0 else 1
-    most = chunks_per_message(file, file.min_bytes)
-    return range(fewest, most + 1)
+    at_least = chunks_per_message(file, file.max_bytes) if file.max_bytes > 0 else 1
+    at_most = chunks_per_message(file, file.min_bytes)
+    return range(at_least, at_most + 1)

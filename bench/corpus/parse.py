@@ -20,7 +20,7 @@ ADDS = frozenset({"rrs", "rrc", "rrcs", "re"})
 WRITES = frozenset({"r", "rcs", "rrc", "rrcs", "cpy", "re"})
 
 
-class Place(NamedTuple):
+class Address(NamedTuple):
     """A chunk of a buffer: ``i``, ``o`` or ``s``, and the offset."""
 
     buffer: str
@@ -38,8 +38,8 @@ class Transmission:
     """
 
     kind: str
-    sources: list[Place]
-    target: Place
+    sources: list[Address]
+    target: Address
     count: int
     waits: list[tuple[int, int]]
     publishes: int = -1
@@ -114,8 +114,8 @@ def parse(path: Path) -> File:
 def finer(file: File, parts: int) -> File:
     """The same file with every chunk cut into ``parts``."""
 
-    def finer_place(place: Place) -> Place:
-        return Place(place.buffer, place.offset * parts)
+    def finer_address(address: Address) -> Address:
+        return Address(address.buffer, address.offset * parts)
 
     blocks = []
     for block in file.blocks:
@@ -123,8 +123,8 @@ def finer(file: File, parts: int) -> File:
         for transmission in block.program:
             finer_transmission = replace(
                 transmission,
-                sources=[finer_place(source) for source in transmission.sources],
-                target=finer_place(transmission.target),
+                sources=[finer_address(source) for source in transmission.sources],
+                target=finer_address(transmission.target),
                 count=transmission.count * parts,
             )
             program.append(finer_transmission)
@@ -161,13 +161,13 @@ def _program(block: ElementTree.Element, where: str, refused: list[str]) -> list
     program: list[Transmission] = []
     raises_flag: list[bool] = []
     carried_waits: list[tuple[int, int]] = []
-    fusible: tuple[Place, str] | None = None  # the target and source buffer that a re has to have
+    fusible: tuple[Address, str] | None = None  # the target and source buffer that a re has to have
     reductions = 0
     for step in block.iter("step"):
         number = _integer(step, "s")
         kind = _attribute(step, "type")
-        source = Place(_attribute(step, "srcbuf"), _integer(step, "srcoff"))
-        target = Place(_attribute(step, "dstbuf"), _integer(step, "dstoff"))
+        source = Address(_attribute(step, "srcbuf"), _integer(step, "srcoff"))
+        target = Address(_attribute(step, "dstbuf"), _integer(step, "dstoff"))
         depends = _integer(step, "depid")
         publishes = _attribute(step, "hasdep") == "1"
         if depends >= 0:

@@ -21,7 +21,7 @@ from bench.corpus.executor import CALM, PRIME, Outcome
 
 Operation = dict[str, Any]
 Cell = tuple[int, str, int]
-"""Rank, buffer (``p``: packets in scratch), place."""
+"""Rank, buffer (``p``: packets in scratch), offset."""
 
 SYNCHRONIZE = frozenset({"nop", "barrier"})
 WAITS = frozenset({"wait", "rlxwait"})
@@ -56,6 +56,29 @@ class Task:
     values: list[int] | None = None
 
 
+Segment = tuple[Operation | None, list[tuple[Operation, int | None]]]
+"""The synchronization before it (none: the begin), and operations with their pipeline's round."""
+
+
+@dataclass(eq=False)
+class BlockState:
+    """How far a block is.
+
+    Attributes:
+        number: among all blocks of the plan.
+        segment: the one that is next.
+        tasks: of the segment before it, those that are not done.
+    """
+
+    number: int
+    rank: int
+    block: Operation
+    segments: list[Segment]
+    segment: int = 0
+    tasks: list[Task] = field(default_factory=list)
+    is_over: bool = False
+
+
 class PlanRun:
     """One run of a plan; :meth:`outcome` carries it out."""
 
@@ -68,76 +91,85 @@ class PlanRun:
         self.cells = max([1, *groups]) * (PIPELINED if loops else 1)
         self.memory: dict[Cell, int] = {}
         self.signals: Counter[tuple[int, int]] = Counter()
-        self.semaphores = {
-            (rank, n): s["init_value"]
-            for rank, gpu in self.gpus.items()
-            for n, s in enumerate(gpu.get("semaphores", []))
-        }
+        self.semaphores = {}
+        for rank, gpu in self.gpus.items():
+            for number, semaphore in enumerate(gpu.get("semaphores", [])):
+                self.semaphores[rank, number] = semaphore["init_value"]
         self.barriers: dict[tuple[int, int], Syncer] = {}
         self.expected = self._demand()
 
     def _operations(self) -> list[Operation]:
-        return [
-            op
-            for gpu in self.plan["gpus"]
-            for block in gpu["threadblocks"]
-            for outer in block["ops"]
-            for op in (outer, *outer.get("ops", []))
-        ]
+        """All of the plan, pipelines and what is in them."""
+        operations = []
+        for gpu in self.plan["gpus"]:
+            for block in gpu["threadblocks"]:
+                for outer in block["ops"]:
+                    operations.append(outer)
+                    operations += outer.get("ops", [])
+        return operations
 
     def outcome(self) -> Outcome:
         """Run all blocks as far as they go, then look at what the ranks hold."""
-        blocks = [
-            (rank, block, self._segments(block))
-            for rank, gpu in self.gpus.items()
-            for block in gpu["threadblocks"]
-        ]
-        at = [0] * len(blocks)
-        tasks: list[list[Task]] = [[] for _ in blocks]
-        arrived: dict[int, int] = {}
-        going = list(range(len(blocks)))
-        self.random.shuffle(going)
-        calm = self.random.choice(CALM)
-        while going:
-            for number in going:
-                rank, block, segments = blocks[number]
-                if tasks[number]:
-                    moved = self._advance(rank, block, tasks[number])
-                elif at[number] == len(segments):
-                    going.remove(number)
-                    moved = True
-                else:
-                    sync, operations = segments[at[number]]
-                    moved = True
-                    if self._comes(rank, number, sync, arrived):
-                        pass
-                    elif self._leaves(rank, number, sync, arrived):
-                        tasks[number] = [self._task(rank, block, op, i) for op, i in operations]
-                        at[number] += 1
-                    else:
-                        moved = False
-                if moved:
-                    break
-            else:
-                stuck = [f"gpu {blocks[n][0]} tb {blocks[n][1]['id']}" for n in sorted(going)]
-                return Outcome("hang", f"{', '.join(stuck[:6])} wait")
-            if self.random.random() < calm:
-                self.random.shuffle(going)
-        wrong = [cell for cell, value in self.expected.items() if self._load(cell) != value]
-        return Outcome("wrong", str(wrong[0])) if wrong else Outcome("right")
+        blocks: list[BlockState] = []
+        for rank, gpu in self.gpus.items():
+            for block in gpu["threadblocks"]:
+                blocks.append(BlockState(len(blocks), rank, block, self._segments(block)))
 
-    def _segments(self, block: Operation) -> list[tuple[Operation | None, list[Any]]]:
+        arrived: dict[int, int] = {}
+        running = list(blocks)
+        self.random.shuffle(running)
+        calm = self.random.choice(CALM)
+        while running:
+            moved = next((state for state in running if self._moves(state, arrived)), None)
+            if moved is None:
+                running.sort(key=lambda state: state.number)
+                stuck = [f"gpu {state.rank} tb {state.block['id']}" for state in running[:6]]
+                return Outcome("hang", f"{', '.join(stuck)} wait")
+            if moved.is_over:
+                running.remove(moved)
+            if self.random.random() < calm:
+                self.random.shuffle(running)
+
+        for cell, value in self.expected.items():
+            if self._load(cell) != value:
+                return Outcome("wrong", str(cell))
+        return Outcome("right")
+
+    def _moves(self, state: BlockState, arrived: dict[int, int]) -> bool:
+        """Let a block do one thing, if it can; to end is one, too."""
+        if state.tasks:
+            return self._advance(state.rank, state.block, state.tasks)
+        if state.segment == len(state.segments):
+            state.is_over = True
+            return True
+
+        sync, operations = state.segments[state.segment]
+        if self._comes(state.rank, state.number, sync, arrived):
+            return True
+        if not self._leaves(state.rank, state.number, sync, arrived):
+            return False
+        state.tasks = [self._task(state.rank, state.block, op, turn) for op, turn in operations]
+        state.segment += 1
+        return True
+
+    def _segments(self, block: Operation) -> list[Segment]:
         """The operations between two synchronizations, with the round of their pipeline."""
-        found: list[tuple[Operation | None, list[Any]]] = [(None, [])]
+        rounds: list[tuple[list[Operation], int | None]] = []
         for outer in block["ops"]:
-            rounds = range(PIPELINED) if outer["name"] == "pipeline" else [None]
-            for turn in rounds:
-                for op in outer["ops"] if turn is not None else [outer]:
-                    if op["name"] in SYNCHRONIZE:
-                        found.append((op, []))
-                    else:
-                        found[-1][1].append((op, turn))
-        return found
+            if outer["name"] == "pipeline":
+                rounds += [(outer["ops"], turn) for turn in range(PIPELINED)]
+            else:
+                rounds.append(([outer], None))
+
+        segments: list[Segment] = [(None, [])]
+        for operations, turn in rounds:
+            for op in operations:
+                if op["name"] in SYNCHRONIZE:
+                    segments.append((op, []))
+                else:
+                    _, of_segment = segments[-1]
+                    of_segment.append((op, turn))
+        return segments
 
     def _comes(
         self, rank: int, number: int, sync: Operation | None, arrived: dict[int, int]
@@ -168,18 +200,26 @@ class PlanRun:
         ordered: set[object] = set()
         ready = []
         for task in tasks:
-            name = task.operation["name"]
-            kind = "wait" if name in WAITS else "signal" if name in SIGNALS else ""
-            keys: set[object] = set()
-            if kind:
-                keys = {(kind, channel) for channel in task.operation["channel_ids"]}
-            elif name.endswith("pkt"):  # thread t takes word t of the area, here and there
-                keys = {frozenset(c for row in task.rows for cs in row for c in cs if c[1] != "p")}
+            keys = self._order_keys(task)
             if not keys & ordered:
                 ready.append(task)
             ordered |= keys
         self.random.shuffle(ready)
         return any(self._step(rank, block, task, tasks) for task in ready)
+
+    def _order_keys(self, task: Task) -> set[object]:
+        """Tasks of a block with a key in common keep their order."""
+        name = task.operation["name"]
+        if name in WAITS:
+            return {("wait", channel) for channel in task.operation["channel_ids"]}
+        if name in SIGNALS:
+            return {("signal", channel) for channel in task.operation["channel_ids"]}
+        if name.endswith("pkt"):  # thread t takes word t of the area, here and there
+            words: set[Cell] = set()
+            for sources, targets in task.rows:
+                words.update(cell for cell in sources + targets if cell[1] != "p")
+            return {frozenset(words)}
+        return set()
 
     def _step(self, rank: int, block: Operation, task: Task, tasks: list[Task]) -> bool:
         op = task.operation
@@ -205,9 +245,9 @@ class PlanRun:
                 cells = [cell for sources, _ in task.rows for cell in sources]
                 if any(cell[1] == "p" and cell not in self.memory for cell in cells):
                     return False
-                task.values = [
-                    sum(self._load(cell) for cell in sources) % PRIME for sources, _ in task.rows
-                ]
+                task.values = []
+                for sources, _ in task.rows:
+                    task.values.append(sum(self._load(cell) for cell in sources) % PRIME)
                 return True
             for value, (_, targets) in zip(task.values, task.rows, strict=True):
                 for cell in targets:
@@ -223,28 +263,26 @@ class PlanRun:
         targets = op.get("dst_buff", [])
         into_packets = {"ppkt": 0, "rppkt": 0, "cpkt": 0, "respkt": 1, "recspkt": 1, "recpkt": 1}
         out_of_packets = {"rppkt": 0, "upkt": 0} | dict.fromkeys(PACKETS, 1)
-        reads = [
-            self._cells(rank, block, op, s, turn, n >= out_of_packets.get(name, 99))
-            for n, s in enumerate(sources)
-        ]
-        writes = [
-            self._cells(rank, block, op, t, turn, n >= into_packets.get(name, 99))
-            for n, t in enumerate(targets)
-        ]
+        reads = []
+        for number, area in enumerate(sources):
+            packets = number >= out_of_packets.get(name, 99)
+            reads.append(self._cells(rank, block, op, area, turn, packets))
+        writes = []
+        for number, area in enumerate(targets):
+            packets = number >= into_packets.get(name, 99)
+            writes.append(self._cells(rank, block, op, area, turn, packets))
+
         if name in REDUCES | PACKETS | {"glres"}:
             lanes = [(reads, writes)]
         else:
-            lanes = [([r], [w]) for r, w in zip(reads * len(writes), writes, strict=False)]
+            lanes = [
+                ([read], [write]) for read, write in zip(reads * len(writes), writes, strict=False)
+            ]
         rows = []
-        for froms, tos in lanes:
-            length = len(froms[0][0])
+        for lane_reads, lane_writes in lanes:
+            length = len(lane_reads[0][0])
             for i in range(length):
-                rows.append(
-                    (
-                        [area[i] for places in froms for area in places],
-                        [area[i] for places in tos for area in places],
-                    )
-                )
+                rows.append((_cells_at(lane_reads, i), _cells_at(lane_writes, i)))
         return Task(op, rows)
 
     def _cells(
@@ -259,53 +297,71 @@ class PlanRun:
             parts = op["tbg_info"]["tbg_size"]
             low = low + size * part // parts
             size = size // parts
+        offsets = []
         per_turn = max(1, self.cells // PIPELINED)
-        places = [
-            p for p in range(low, low + size) if turn is None or p % self.cells // per_turn == turn
-        ]
+        for offset in range(low, low + size):
+            if turn is None or offset % self.cells // per_turn == turn:
+                offsets.append(offset)
+
         if "switch_channel_id" in area:
-            ids = next(c for c in block["channels"] if c["channel_type"] == "switch")
-            groups = [
-                (channel.get("buffer_type") or channel["buff"], group["ranks"])
-                for channel in self.gpus[rank]["channels"]
-                if channel["channel_type"] == "switch"
-                for group in channel["rank_groups"]
-            ]
-            buffer, ranks = groups[ids["channel_ids"][area["switch_channel_id"]]]
-            return [[(other, buffer, place) for place in places] for other in ranks]
+            buffer, ranks = self._switch_group(rank, block, area["switch_channel_id"])
+            return [[(owner, buffer, offset) for offset in offsets] for owner in ranks]
+
         owner = rank
         buffer = area.get("type")
         if "buffer_id" in area:
-            refs = [r for b in block["remote_buffer_refs"] for r in b["remote_buffer_ids"]]
-            remote = self.gpus[rank]["remote_buffers"][refs[area["buffer_id"]]]
+            ids: list[int] = []
+            for refs in block["remote_buffer_refs"]:
+                ids += refs["remote_buffer_ids"]
+            remote = self.gpus[rank]["remote_buffers"][ids[area["buffer_id"]]]
             owner = remote["rank"]
             buffer = remote["type"]
         assert buffer is not None
-        return [[(owner, "p" if packets and buffer == "s" else buffer, p) for p in places]]
+        if packets and buffer == "s":
+            buffer = "p"
+        return [[(owner, buffer, offset) for offset in offsets]]
+
+    def _switch_group(self, rank: int, block: Operation, local: int) -> tuple[str, list[int]]:
+        """The buffer and the ranks behind a block's switch channel."""
+        groups = []
+        for channel in self.gpus[rank]["channels"]:
+            if channel["channel_type"] == "switch":
+                buffer = channel.get("buffer_type") or channel["buff"]
+                groups += [(buffer, group["ranks"]) for group in channel["rank_groups"]]
+        of_block = next(c for c in block["channels"] if c["channel_type"] == "switch")
+        return groups[of_block["channel_ids"][local]]
 
     def _channel(self, block: Operation, local: int) -> int:
-        memory = [c for c in block["channels"] if c["channel_type"] == "memory"]
-        return int([c for group in memory for c in group["channel_ids"]][local])
+        """The GPU's number of a block's memory channel."""
+        ids: list[int] = []
+        for channel in block["channels"]:
+            if channel["channel_type"] == "memory":
+                ids += channel["channel_ids"]
+        return int(ids[local])
 
     def _peers(self, rank: int) -> list[int]:
-        channels = self.gpus[rank]["channels"]
-        memory = [c["connected_to"] for c in channels if c["channel_type"] == "memory"]
-        return [peer for peers in memory for peer in peers]
+        """The other rank of each memory channel of a GPU."""
+        peers: list[int] = []
+        for channel in self.gpus[rank]["channels"]:
+            if channel["channel_type"] == "memory":
+                peers += channel["connected_to"]
+        return peers
 
     def _peer_end(self, rank: int, channel: int) -> tuple[int, int]:
         """The other end: channels of a pair of ranks belong together in their order."""
         peers = self._peers(rank)
-        nth = peers[:channel].count(peers[channel])
-        theirs = [n for n, peer in enumerate(self._peers(peers[channel])) if peer == rank]
-        return peers[channel], theirs[nth]
+        peer = peers[channel]
+        nth = peers[:channel].count(peer)
+        back = [n for n, rank_back in enumerate(self._peers(peer)) if rank_back == rank]
+        return peer, back[nth]
 
     def _same(self, cell: Cell) -> Cell:
         """One name for each cell: in place, input and output are one."""
-        rank, buffer, place = cell
+        rank, buffer, offset = cell
         if self.plan["inplace"] and buffer == "i":
             share = self.gpus[rank]["input_chunks"] * self.cells
-            at = rank * share if self.plan["collective"] == "allgather" else 0
-            return rank, "o", place + at
+            first = rank * share if self.plan["collective"] == "allgather" else 0
+            return rank, "o", first + offset
         return cell
 
     def _load(self, cell: Cell) -> int:
@@ -318,14 +374,26 @@ class PlanRun:
         """What must lie where at the end."""
         ranks = sorted(self.gpus)
         inputs = self.gpus[ranks[0]]["input_chunks"] * self.cells
+        expected: dict[Cell, int] = {}
         if self.plan["collective"] == "allreduce":
-            sums = [sum(self._load((r, "i", c)) for r in ranks) % PRIME for c in range(inputs)]
-            return {(r, "o", c): value for r in ranks for c, value in enumerate(sums)}
+            for offset in range(inputs):
+                total = sum(self._load((rank, "i", offset)) for rank in ranks) % PRIME
+                for rank in ranks:
+                    expected[rank, "o", offset] = total
+            return expected
         if self.plan["collective"] == "allgather":
-            return {
-                (r, "o", n * inputs + c): self._load((owner, "i", c))
-                for r in ranks
-                for n, owner in enumerate(ranks)
-                for c in range(inputs)
-            }
+            for rank in ranks:
+                for number, owner in enumerate(ranks):
+                    for offset in range(inputs):
+                        value = self._load((owner, "i", offset))
+                        expected[rank, "o", number * inputs + offset] = value
+            return expected
         raise NotImplementedError(self.plan["collective"])
+
+
+def _cells_at(areas: list[list[list[Cell]]], i: int) -> list[Cell]:
+    """The i-th cell of every area, on every rank that it is at."""
+    cells = []
+    for copies in areas:
+        cells += [copy[i] for copy in copies]
+    return cells

@@ -12,6 +12,7 @@ import typer
 
 from bench.lab.calibrate import calibrate
 from bench.lab.errors import LabUnavailable
+from bench.lab.job import Rank
 from bench.lab.lab import Lab
 from bench.lab.mechanisms import Mechanism, choose, probe, require
 from bench.lab.network import Network
@@ -79,24 +80,25 @@ def check(json: Json = False) -> None:
       python -m bench.lab check
       python -m bench.lab check --json
     """
-    found: dict[str, Mechanism] = {}
+    mechanisms: dict[str, Mechanism] = {}
     refused = ""
     try:
         with Sandbox() as sandbox:
-            found = probe(sandbox)
-        require(found, ["veth", "tbf"])
+            mechanisms = probe(sandbox)
+        require(mechanisms, ["veth", "tbf"])
     except LabUnavailable as error:
         refused = str(error)
+
     if json:
-        mechanisms = {
+        rows = {
             m.name: {"serves": m.serves, "available": m.available, "detail": m.detail}
-            for m in found.values()
+            for m in mechanisms.values()
         }
-        result = {"possible": not refused, "reason": refused, "mechanisms": mechanisms}
+        result = {"possible": not refused, "reason": refused, "mechanisms": rows}
         print(jsonlib.dumps(result))
     else:
         print(refused or "an emulated network is possible here, without root")
-        for m in found.values():
+        for m in mechanisms.values():
             state = "works" if m.available else f"missing: {m.detail}. {m.remedy}"
             print(f"  {m.name:<10} {m.serves:<23} {state}")
     raise typer.Exit(UNAVAILABLE if refused else 0)
@@ -148,6 +150,7 @@ def up(
     if dry_run:
         _print_plan(asked)
         return
+
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # an end like Ctrl-C, tidily
     with Lab(asked) as lab:
         about = lab.describe()
@@ -156,24 +159,30 @@ def up(
         if not command:
             _wait_for_ctrl_c(lab)
             return
-        on_line = None if json else lambda rank, line: print(f"[{rank}] {line}", flush=True)
+        on_line = None if json else _print_line
         job = lab.run(command, timeout_s=timeout, keep_going=keep_going, on_line=on_line)
+
     if json:
-        ranks = [
-            {
-                "rank": rank.rank,
-                "returncode": rank.returncode,
-                "seconds": round(rank.seconds, 3),
-                "stopped": rank.stopped,
-                "output": rank.output,
-            }
-            for rank in job.ranks
-        ]
+        ranks = [_as_json(rank) for rank in job.ranks]
         print(jsonlib.dumps({"ok": job.ok, "lab": about, "ranks": ranks}))
     for rank in job.ranks:
         if rank.returncode:
             print(f"rank {rank.rank}: {rank.stopped or rank.returncode}", file=sys.stderr)
     raise typer.Exit(0 if job.ok else 1)
+
+
+def _print_line(rank: int, line: str) -> None:
+    print(f"[{rank}] {line}", flush=True)
+
+
+def _as_json(rank: Rank) -> dict[str, object]:
+    return {
+        "rank": rank.rank,
+        "returncode": rank.returncode,
+        "seconds": round(rank.seconds, 3),
+        "stopped": rank.stopped,
+        "output": rank.output,
+    }
 
 
 @app.command("calibrate")
@@ -196,8 +205,8 @@ def calibrate_command(
 
 def _print_plan(asked: Network) -> None:
     with Sandbox() as sandbox:
-        found = probe(sandbox)
-    for step in plan(asked, choose(asked, found)).steps:
+        mechanisms = probe(sandbox)
+    for step in plan(asked, choose(asked, mechanisms)).steps:
         print(step)
 
 
@@ -218,8 +227,9 @@ def main() -> None:
         app()
     except LatecomerError as error:
         print(f"error: {error}", file=sys.stderr)
-        kinds = ((LabUnavailable, UNAVAILABLE), (InputError, 2), (LatecomerError, 1))
-        sys.exit(next(code for kind, code in kinds if isinstance(error, kind)))
+        if isinstance(error, LabUnavailable):
+            sys.exit(UNAVAILABLE)
+        sys.exit(2 if isinstance(error, InputError) else 1)
 
 
 if __name__ == "__main__":

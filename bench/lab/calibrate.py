@@ -57,12 +57,12 @@ def _rate(hosts: int) -> None:
 
 def _rate_row(name: str, mbit: float, network: Network, pairs: list[tuple[int, int]]) -> None:
     with Lab(network) as lab:
-        found = measure.streams(lab, pairs, STREAM_S)
-        rtt = statistics.median(found.rtt_ms.values())
+        streams = measure.streams(lab, pairs, STREAM_S)
+        rtt = statistics.median(streams.rtt_ms.values())
         print(
-            f"| {name} | {len(pairs)} | {found.median_mbit / mbit:.3f} "
-            f"| {min(found.mbit.values()) / mbit:.3f} | {lab.rtt_ms:.2f} ms | {rtt:.1f} ms "
-            f"| {found.busy_cores:.1f} |",
+            f"| {name} | {len(pairs)} | {streams.median_mbit / mbit:.3f} "
+            f"| {min(streams.mbit.values()) / mbit:.3f} | {lab.rtt_ms:.2f} ms | {rtt:.1f} ms "
+            f"| {streams.busy_cores:.1f} |",
             flush=True,
         )
 
@@ -72,10 +72,10 @@ def _loss(hosts: int) -> None:
     print("|--:|--:|--:|--:|:--|", flush=True)
     for loss in LOSSES:
         with Lab(Network(hosts=hosts, everywhere=Limits(loss=loss))) as lab:
-            found = measure.frames(lab, [(0, 1)], LOSS_FRAMES, LOSS_GAP_S)[0, 1]
-            three_sigma = 3 * (loss * (1 - loss) / found.sent) ** 0.5
+            frames = measure.frames(lab, [(0, 1)], LOSS_FRAMES, LOSS_GAP_S)[0, 1]
+            three_sigma = 3 * (loss * (1 - loss) / frames.sent) ** 0.5
             print(
-                f"| {loss:.3%} | {found.sent} | {found.loss:.3%} | ±{three_sigma:.3%} "
+                f"| {loss:.3%} | {frames.sent} | {frames.loss:.3%} | ±{three_sigma:.3%} "
                 f"| {lab.choice.loss} |",
                 flush=True,
             )
@@ -91,10 +91,10 @@ def _delay(hosts: int) -> None:
     settings += [(f"5 ms, {tail} more", Limits(delay_s=0.005, tails=(TAIL,)))]
     for name, limits in settings:
         with Lab(Network(hosts=hosts, everywhere=limits)) as lab:
-            found = measure.frames(lab, [(0, 1)], DELAY_FRAMES, DELAY_GAP_S)[0, 1]
-            shares = " | ".join(f"{found.percentile(p):.2f} ms" for p in (0.5, 0.9, 0.99, 0.999))
+            frames = measure.frames(lab, [(0, 1)], DELAY_FRAMES, DELAY_GAP_S)[0, 1]
+            shares = " | ".join(f"{frames.percentile(p):.2f} ms" for p in (0.5, 0.9, 0.99, 0.999))
             print(
-                f"| {name} | {shares} | {found.overtaken / found.sent:.2%} | {lab.rtt_ms:.2f} ms "
+                f"| {name} | {shares} | {frames.overtaken / frames.sent:.2%} | {lab.rtt_ms:.2f} ms "
                 f"| {lab.choice.delay or '-'} |",
                 flush=True,
             )
@@ -107,10 +107,10 @@ def _congestion(hosts: int) -> None:
     for loss, delay in ((0.0, 0.0), (0.01, 0.0), (0.01, 0.0005), (0.01, 0.005)):
         limits = Limits(loss=loss, delay_s=delay)
         with Lab(Network(hosts=2, everywhere=limits)) as lab:
-            found = measure.streams(lab, [(0, 1)], STREAM_S)
+            streams = measure.streams(lab, [(0, 1)], STREAM_S)
             print(
-                f"| {loss:.0%} | {delay * 1e3:g} ms | {lab.rtt_ms:.2f} ms | {found.congestion} "
-                f"| {found.median_mbit:.0f} Mbit/s |",
+                f"| {loss:.0%} | {delay * 1e3:g} ms | {lab.rtt_ms:.2f} ms | {streams.congestion} "
+                f"| {streams.median_mbit:.0f} Mbit/s |",
                 flush=True,
             )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import heapq
+import itertools
 import json
 import os
 import random
@@ -19,13 +20,17 @@ import socket
 import struct
 import sys
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 NETLINK_NETFILTER = 12
 NLMSG_ERROR = 2
 REQUEST = 1
 ACK = 4
-PACKET, VERDICT, CONFIG = (3 << 8 | number for number in (0, 1, 2))
+SUBSYSTEM_QUEUE = 3 << 8
+PACKET = SUBSYSTEM_QUEUE | 0
+VERDICT = SUBSYSTEM_QUEUE | 1
+CONFIG = SUBSYSTEM_QUEUE | 2
 CFG_CMD = 1
 CFG_PARAMS = 2
 CFG_MAXLEN = 3
@@ -106,36 +111,60 @@ class Delays:
         return delay + sum(extra for share, extra in tails if draw() < share)
 
 
+class Held(NamedTuple):
+    """A frame until its time; the first to go is the least."""
+
+    until_s: float
+    number: int
+    queue: int
+    packet: int
+
+
 def serve(netlink: socket.socket, delays: Delays) -> None:
     """Hold and release frames for ever."""
-    held: list[tuple[float, int, int, int]] = []
-    count = 0
+    held: list[Held] = []
+    numbers = itertools.count()
     while True:
-        wait = max(0.0, held[0][0] - time.monotonic()) if held else None
-        readable = select.select([netlink], [], [], wait)[0]
-        for _ in range(BATCH if readable else 0):
-            try:
-                found = parse(netlink.recv(4096))
-            except BlockingIOError:
-                break
-            except OSError as error:
-                if error.errno != errno.ENOBUFS:  # frames were dropped; the kernel counts them
-                    raise
-                continue
-            if found is not None:
-                count += 1
-                # the time of each frame: one for all would let the last of a batch go too early
-                until = time.monotonic() + delays.draw(found[0])
-                heapq.heappush(held, (until, count, *found))
-        now = time.monotonic()
-        due: list[bytes] = []
-        while held and held[0][0] <= now and len(due) < BATCH:
-            _, _, queue, packet = heapq.heappop(held)
-            due.append(verdict(queue, packet))
-        if due:
-            netlink.setblocking(True)
-            netlink.send(b"".join(due))
-            netlink.setblocking(False)
+        wait_s = None
+        if held:
+            wait_s = max(0.0, held[0].until_s - time.monotonic())
+        readable, _, _ = select.select([netlink], [], [], wait_s)
+        if readable:
+            _take_in(netlink, delays, held, numbers)
+        _let_go(netlink, held)
+
+
+def _take_in(
+    netlink: socket.socket, delays: Delays, held: list[Held], numbers: Iterator[int]
+) -> None:
+    """Take what has come, a batch at most."""
+    for _ in range(BATCH):
+        try:
+            frame = parse(netlink.recv(4096))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:  # frames were dropped; the kernel counts them
+                raise
+            continue
+        if frame is not None:
+            queue, packet = frame
+            # the time of each frame: one for all would let the last of a batch go too early
+            until_s = time.monotonic() + delays.draw(queue)
+            heapq.heappush(held, Held(until_s, next(numbers), queue, packet))
+
+
+def _let_go(netlink: socket.socket, held: list[Held]) -> None:
+    """Let frames pass whose time has come, a batch at most."""
+    now_s = time.monotonic()
+    verdicts: list[bytes] = []
+    while held and held[0].until_s <= now_s and len(verdicts) < BATCH:
+        frame = heapq.heappop(held)
+        verdicts.append(verdict(frame.queue, frame.packet))
+    if verdicts:
+        netlink.setblocking(True)
+        netlink.send(b"".join(verdicts))
+        netlink.setblocking(False)
 
 
 def main(seed: int, queues: list[dict[str, Any]]) -> None:

@@ -41,5 +41,8 @@ class JobFailed(LabError):
         self.rank = rank
         self.reason = reason
         self.output = output
-        last = "\n  ".join(output.rstrip().splitlines()[-20:])
-        super().__init__(f"rank {rank} {reason}" + (f"; it printed\n  {last}" if last else ""))
+        text = f"rank {rank} {reason}"
+        last_lines = output.rstrip().splitlines()[-20:]
+        if last_lines:
+            text += "; it printed\n  " + "\n  ".join(last_lines)
+        super().__init__(text)

@@ -215,7 +215,8 @@ class _Running:
         *lines, self.partial[rank.rank] = (self.partial[rank.rank] + text).split("\n")
         if not data:
             self.selector.unregister(descriptor)
-            lines = [rest] if (rest := self.partial[rank.rank]) else []
+            unfinished = self.partial[rank.rank]
+            lines = [unfinished] if unfinished else []
         if self.on_line is not None:
             for line in lines:
                 self.on_line(rank.rank, line)

@@ -15,7 +15,7 @@ from typing import Any
 from bench.lab import job, measure
 from bench.lab.errors import LabError
 from bench.lab.mechanisms import Choice, choose, probe
-from bench.lab.network import Network
+from bench.lab.network import Limits, Network
 from bench.lab.plan import SWITCH, SWITCH_ADDRESS, Plan, Queue, Step, address, namespace, plan
 from bench.lab.readback import checks, dropped
 from bench.lab.sandbox import Process, Sandbox
@@ -142,7 +142,7 @@ class Lab:
             "congestion": self.network.congestion,
             "rtt_ms": round(self.rtt_ms, 3),
             "setup_s": round(self.setup_s, 3),
-            "mechanisms": {**by_hosts, **{k: v for k, v in chosen.items() if v}},
+            "mechanisms": by_hosts | {use: name for use, name in chosen.items() if name},
         }
 
     def entrance(self, host: int | str) -> str:
@@ -152,33 +152,26 @@ class Lab:
         return f"nsenter -t $(pgrep -P {self._sandbox.pid}) -U -m -p --preserve-credentials {inner}"
 
     def _call(self, path: str) -> str:
-        code, said = self._sandbox.call(["cat", path], netns=SWITCH)
+        code, output = self._sandbox.call(["cat", path], netns=SWITCH)
         if code:
-            raise LabError(f"reading {path}: {said.strip()}")
-        return said
+            raise LabError(f"reading {path}: {output.strip()}")
+        return output
 
     def _build(self, built: Plan, stack: ExitStack) -> None:
         for step in built.steps:
             self._step(step)
         self._queues = built.queues
         if built.queues:
-            queues = [
-                {
-                    "queue": queue.number,
-                    "delay_s": queue.path.delay_s,
-                    "tails": [[tail.share, tail.delay_s] for tail in queue.path.tails],
-                }
-                for queue in built.queues
-            ]
+            queues = [_for_delayer(queue) for queue in built.queues]
             argv = [sys.executable, "-I", "-S", os.fspath(DELAY)]
             argv += [str(self.network.seed), json.dumps(queues)]
             self._delayer = stack.enter_context(measure.Reader(self, argv, SWITCH))
             self._delayer.line(measure.READY_S)
 
     def _step(self, step: Step) -> None:
-        code, said = self._sandbox.call(step.argv, netns=step.where, stdin=step.stdin)
+        code, output = self._sandbox.call(step.argv, netns=step.where, stdin=step.stdin)
         if code:
-            raise LabError(f"building the lab failed, rc {code}: {said.strip()}\n{step}")
+            raise LabError(f"building the lab failed, rc {code}: {output.strip()}\n{step}")
 
     def _verify(self) -> None:
         """Read every setting back, then measure the delays.
@@ -188,8 +181,8 @@ class Lab:
         """
         wrong = []
         for check in checks(self.network, self.choice, self._queues):
-            code, said = self._sandbox.call(check.argv, netns=check.where)
-            problem = f"can't be read: {said.strip()}" if code else check.problem(said)
+            code, output = self._sandbox.call(check.argv, netns=check.where)
+            problem = f"can't be read: {output.strip()}" if code else check.problem(output)
             if problem:
                 wrong.append(f"{check.setting}: {problem}")
         if not wrong and self.network.hosts > 1:
@@ -199,18 +192,34 @@ class Lab:
 
     def _measured(self) -> list[str]:
         """The idle round trip, and one path of each kind of delay."""
-        kinds = {self.network.path(*pair): pair for pair in reversed(self.network.pairs)}
-        pairs = [(0, 1), (1, 0), *(pair for path, pair in kinds.items() if path.late)]
-        pairs = list(dict.fromkeys(pairs))
-        loss = max(self.network.path(*pair).loss for pair in pairs)
-        few = math.log(UNLUCKY) / math.log(loss) if 0 < loss < 1 else 0  # likely all lost
-        found = measure.frames(self, pairs, max(PINGS, int(few) + 1), PING_GAP_S, PING_BYTES)
-        self.rtt_ms = found[0, 1].percentile(0.5) + found[1, 0].percentile(0.5)
+        paths = {(src, dst): self.network.path(src, dst) for src, dst in self.network.pairs}
+        first_of_kind: dict[Limits, tuple[int, int]] = {}
+        for pair, path in paths.items():
+            if path.late:
+                first_of_kind.setdefault(path, pair)
+        pairs = list(dict.fromkeys([(0, 1), (1, 0), *first_of_kind.values()]))
+
+        loss = max(paths[pair].loss for pair in pairs)
+        pings = PINGS
+        if 0 < loss < 1:  # so many that not all of a path's are lost
+            pings = max(PINGS, int(math.log(UNLUCKY) / math.log(loss)) + 1)
+        frames_of = measure.frames(self, pairs, pings, PING_GAP_S, PING_BYTES)
+        self.rtt_ms = frames_of[0, 1].percentile(0.5) + frames_of[1, 0].percentile(0.5)
+
         wrong = []
-        for pair, seen in found.items():
-            path = self.network.path(*pair)
-            least = min(seen.delays_ms, default=math.inf)
-            if path.loss < 1 and not EARLY * path.delay_s * 1e3 <= least < math.inf:
+        for (source, destination), frames in frames_of.items():
+            path = paths[source, destination]
+            least_ms = min(frames.delays_ms, default=math.inf)
+            if path.loss < 1 and not EARLY * path.delay_s * 1e3 <= least_ms < math.inf:
                 asked = f"{path.delay_s * 1e3:g} ms were asked for"
-                wrong.append(f"delay from {pair[0]} to {pair[1]}: {least:.3f} ms, {asked}")
+                wrong.append(f"delay from {source} to {destination}: {least_ms:.3f} ms, {asked}")
         return wrong
+
+
+def _for_delayer(queue: Queue) -> dict[str, Any]:
+    """A queue as ``delay.py`` takes it."""
+    return {
+        "queue": queue.number,
+        "delay_s": queue.path.delay_s,
+        "tails": [[tail.share, tail.delay_s] for tail in queue.path.tails],
+    }

@@ -83,10 +83,11 @@ def frames(
     """Send ``count`` frames along every pair (source, destination) at the same time."""
     send = [str(count), str(size), str(gap_s)]
     ended = _traffic(lab, pairs, ["receive-frames"], [str(count)], ["send-frames"], send)
-    return {
-        pair: Frames(count, tuple(sorted(got["delays_ms"])), got["overtaken"])
-        for pair, (got, _) in ended.items()
-    }
+    frames_of = {}
+    for pair, (received, _) in ended.items():
+        delays_ms = tuple(sorted(received["delays_ms"]))
+        frames_of[pair] = Frames(count, delays_ms, received["overtaken"])
+    return frames_of
 
 
 def streams(lab: Hosts, pairs: list[tuple[int, int]], seconds: float) -> Streams:
@@ -95,12 +96,12 @@ def streams(lab: Hosts, pairs: list[tuple[int, int]], seconds: float) -> Streams
     began = time.monotonic()
     ended = _traffic(lab, pairs, ["receive-stream"], [], ["send-stream"], [str(seconds)])
     busy = (_busy_s() - before) / (time.monotonic() - began)
-    used = {sent["congestion"] for _, sent in ended.values()}
+    congestion = {sent["congestion"] for _, sent in ended.values()}
     return Streams(
-        {pair: got["mbit"] for pair, (got, _) in ended.items()},
-        {pair: sent["rtt_ms"] for pair, (_, sent) in ended.items()},
-        ", ".join(sorted(used)),
-        busy,
+        mbit={pair: received["mbit"] for pair, (received, _) in ended.items()},
+        rtt_ms={pair: sent["rtt_ms"] for pair, (_, sent) in ended.items()},
+        congestion=", ".join(sorted(congestion)),
+        busy_cores=busy,
     )
 
 

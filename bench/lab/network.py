@@ -43,12 +43,12 @@ class Limits:
     delay_s: float = 0.0
     tails: tuple[Tail, ...] = ()
 
-    def __add__(self, other: Limits) -> Limits:
+    def __add__(self, following: Limits) -> Limits:
         """One after the other; the rate is the ports' matter and not added."""
         return Limits(
-            loss=self.loss + other.loss - self.loss * other.loss,
-            delay_s=self.delay_s + other.delay_s,
-            tails=self.tails + other.tails,
+            loss=self.loss + following.loss - self.loss * following.loss,
+            delay_s=self.delay_s + following.delay_s,
+            tails=self.tails + following.tails,
         )
 
     @property
@@ -131,9 +131,9 @@ class Network:
             raise ArgumentError("host", host, f"must be in 0..{self.hosts - 1}")
 
 
-def _within(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise ArgumentError(name, value, f"must be in {least:g}..{most:g}")
+def _within(name: str, value: float, least: float, greatest: float) -> None:
+    if not least <= value <= greatest:
+        raise ArgumentError(name, value, f"must be in {least:g}..{greatest:g}")
 
 
 def _require(limits: Limits, where: str) -> None:

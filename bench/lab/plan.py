@@ -206,11 +206,16 @@ def _loss(source: str, loss: float) -> str:
 def _queues(network: Network) -> tuple[Queue, ...]:
     """One queue for all paths that are delayed alike."""
     alike = defaultdict(list)
-    for pair in network.pairs:
-        path = network.path(*pair)
+    for source, destination in network.pairs:
+        path = network.path(source, destination)
         if path.late:
-            alike[Limits(delay_s=path.delay_s, tails=path.tails)].append(pair)
-    return tuple(Queue(n, path, tuple(pairs)) for n, (path, pairs) in enumerate(alike.items()))
+            only_delay = Limits(delay_s=path.delay_s, tails=path.tails)
+            alike[only_delay].append((source, destination))
+
+    queues = []
+    for number, (path, pairs) in enumerate(alike.items()):
+        queues.append(Queue(number, path, tuple(pairs)))
+    return tuple(queues)
 
 
 def _queue_rules(queue: Queue) -> list[str]:

@@ -36,7 +36,7 @@ class Check:
 
 def checks(network: Network, choice: Choice, queues: tuple[Queue, ...]) -> list[Check]:
     """Everything that is read back of a network."""
-    found = [
+    all_checks = [
         Check("forwarding", SWITCH, _cat("/proc/sys/net/ipv4/ip_forward"), _is("1")),
         Check("cutting frames to the MTU", SWITCH, ("ip", "-d", "-j", "link"), _segments(network)),
         Check(
@@ -49,7 +49,7 @@ def checks(network: Network, choice: Choice, queues: tuple[Queue, ...]) -> list[
     for host in range(network.hosts):
         where = namespace(host)
         sending = {"e0": network.port_mbit(host)}
-        found += [
+        all_checks += [
             Check(
                 f"frames out of host {host}",
                 where,
@@ -67,19 +67,21 @@ def checks(network: Network, choice: Choice, queues: tuple[Queue, ...]) -> list[
         own = _own_classes(network, choice, host)
         if own:
             show = ("tc", "class", "show", "dev", f"v{host}")
-            found.append(Check(f"links into host {host}", SWITCH, show, _classes(own)))
+            all_checks.append(Check(f"links into host {host}", SWITCH, show, _classes(own)))
         losses = _losses(network, host)
         if losses:
             rules = ("iptables", "-S", "INPUT")
-            found.append(Check(f"losses into host {host}", where, rules, _probabilities(losses)))
+            all_checks.append(
+                Check(f"losses into host {host}", where, rules, _probabilities(losses))
+            )
     if choice.delay == "netem":
         delays = {
             (i, j): network.path(i, j).delay_s for i, j in network.pairs if network.path(i, j).late
         }
-        found.append(Check("delays", SWITCH, ("tc", "-j", "qdisc"), _netem(delays)))
+        all_checks.append(Check("delays", SWITCH, ("tc", "-j", "qdisc"), _netem(delays)))
     if queues:
-        found.append(Check("delays", SWITCH, ("iptables", "-S", "FORWARD"), _queued(queues)))
-    return found
+        all_checks.append(Check("delays", SWITCH, ("iptables", "-S", "FORWARD"), _queued(queues)))
+    return all_checks
 
 
 def bits_per_second(text: str) -> float:
@@ -110,12 +112,11 @@ def _segments(network: Network) -> Callable[[str], str]:
     def problem(output: str) -> str:
         links = {link["ifname"]: link for link in json.loads(output)}
         ports = [f"v{host}" for host in range(network.hosts)]
-        wrong = [
-            port
-            for port in ports
-            if port not in links
-            or (links[port].get("gso_max_segs"), links[port]["mtu"]) != (1, network.mtu)
-        ]
+        wrong = []
+        for port in ports:
+            link = links.get(port)
+            if link is None or link.get("gso_max_segs") != 1 or link["mtu"] != network.mtu:
+                wrong.append(port)
         return f"not in effect on {', '.join(wrong)}" if wrong else ""
 
     return problem
@@ -123,8 +124,8 @@ def _segments(network: Network) -> Callable[[str], str]:
 
 def _frame(size: int) -> Callable[[str], str]:
     def problem(output: str) -> str:
-        found = json.loads(output)[0].get("gso_max_size")
-        return "" if found == size else f"up to {found} bytes, not {size}"
+        size_read = json.loads(output)[0].get("gso_max_size")
+        return "" if size_read == size else f"up to {size_read} bytes, not {size}"
 
     return problem
 
@@ -142,17 +143,18 @@ def _own_classes(network: Network, choice: Choice, host: int) -> dict[str, float
         delayed = choice.delay == "netem" and path.late
         if source != host and (path.rate_mbit or delayed):
             own[f"1:{FIRST_OWN + source:x}"] = min(path.rate_mbit or mbit, mbit)
-    return {f"1:{PORT:x}": mbit, f"1:{OTHERS:x}": mbit, **own} if own else {}
+    if not own:
+        return {}
+    return {f"1:{PORT:x}": mbit, f"1:{OTHERS:x}": mbit} | own
 
 
 def _rates(expected: dict[str, float]) -> Callable[[str], str]:
     def problem(output: str) -> str:
-        found = {
-            q["dev"]: q["options"]["rate"] * 8 / 1e6
-            for q in json.loads(output)
-            if q["kind"] == "tbf" and q.get("root")
-        }
-        return _differences(expected, found, "Mbit/s by tbf")
+        read_back = {}
+        for qdisc in json.loads(output):
+            if qdisc["kind"] == "tbf" and qdisc.get("root"):
+                read_back[qdisc["dev"]] = qdisc["options"]["rate"] * 8 / 1e6
+        return _differences(expected, read_back, "Mbit/s by tbf")
 
     return problem
 
@@ -160,45 +162,48 @@ def _rates(expected: dict[str, float]) -> Callable[[str], str]:
 def _classes(expected: dict[str, float]) -> Callable[[str], str]:
     def problem(output: str) -> str:
         rows = re.findall(r"class htb (\S+) .*\brate (\S+) ceil (\S+)", output)
-        found = {number: bits_per_second(ceil) / 1e6 for number, rate, ceil in rows if rate == ceil}
-        return _differences(expected, found, "Mbit/s by htb")
+        read_back = {
+            number: bits_per_second(ceil) / 1e6 for number, rate, ceil in rows if rate == ceil
+        }
+        return _differences(expected, read_back, "Mbit/s by htb")
 
     return problem
 
 
 def _losses(network: Network, host: int) -> dict[str, float]:
     """Probability by source address, ``*`` where it is the same for all."""
-    found = {
-        f"{address(i)}/32": network.path(i, host).loss for i in range(network.hosts) if i != host
-    }
-    if len(set(found.values())) == 1:
-        found = {"*": next(iter(found.values()))}
-    return {source: loss for source, loss in found.items() if loss}
+    by_source = {}
+    for source in range(network.hosts):
+        if source != host:
+            by_source[f"{address(source)}/32"] = network.path(source, host).loss
+    if len(set(by_source.values())) == 1:
+        by_source = {"*": next(iter(by_source.values()))}
+    return {source: loss for source, loss in by_source.items() if loss}
 
 
 def _probabilities(expected: dict[str, float]) -> Callable[[str], str]:
     def problem(output: str) -> str:
-        found = {}
+        read_back = {}
         for line in output.splitlines():
             chance = re.search(r"--probability ([0-9.]+)", line)
             source = re.search(r"(?<!! )-s (\S+)", line)
             if chance and "-j DROP" in line:
-                found[source[1] if source else "*"] = float(chance[1])
-        return _differences(expected, found, "lost by statistic")
+                read_back[source[1] if source else "*"] = float(chance[1])
+        return _differences(expected, read_back, "lost by statistic")
 
     return problem
 
 
 def _netem(expected: dict[tuple[int, int], float]) -> Callable[[str], str]:
     def problem(output: str) -> str:
-        found = {
-            (int(q["parent"].split(":")[1], 16) - FIRST_OWN, int(q["dev"][1:])): (
-                q["options"]["delay"]["delay"]
-            )
-            for q in json.loads(output)
-            if q["kind"] == "netem"
-        }
-        return _differences(expected, found, "s by netem")
+        read_back = {}
+        for qdisc in json.loads(output):
+            if qdisc["kind"] == "netem":
+                _, class_number = qdisc["parent"].split(":")
+                source = int(class_number, 16) - FIRST_OWN
+                destination = int(qdisc["dev"][1:])
+                read_back[source, destination] = qdisc["options"]["delay"]["delay"]
+        return _differences(expected, read_back, "s by netem")
 
     return problem
 
@@ -208,17 +213,19 @@ def _queued(queues: tuple[Queue, ...]) -> Callable[[str], str]:
 
     def problem(output: str) -> str:
         rows = re.findall(r"-i (\S+) -o (\S+) -j NFQUEUE --queue-num (\d+)", output)
-        found = {(i, o): int(number) for i, o, number in rows}
-        return "" if found == expected else f"rules are {found}, not {expected}"
+        read_back = {(i, o): int(number) for i, o, number in rows}
+        return "" if read_back == expected else f"rules are {read_back}, not {expected}"
 
     return problem
 
 
-def _differences(expected: Mapping[Any, float], found: Mapping[Any, float], unit: str) -> str:
+def _differences(expected: Mapping[Any, float], read_back: Mapping[Any, float], unit: str) -> str:
     wrong = [
-        f"{name}: {found.get(name, 'nothing')}, not {value:g} {unit}"
+        f"{name}: {read_back.get(name, 'nothing')}, not {value:g} {unit}"
         for name, value in expected.items()
-        if name not in found or abs(found[name] - value) > TOLERANCE * max(value, 1e-6)
+        if name not in read_back or abs(read_back[name] - value) > TOLERANCE * max(value, 1e-6)
     ]
-    wrong += [f"{name}: {found[name]:g} {unit}, not asked for" for name in found.keys() - expected]
+    wrong += [
+        f"{name}: {read_back[name]:g} {unit}, not asked for" for name in read_back.keys() - expected
+    ]
     return "; ".join(wrong)

@@ -244,11 +244,11 @@ class Sandbox:
             self._process.kill()
             self._process.wait()
             self._said.seek(0)
-            said = self._said.read().decode(errors="replace").strip()
+            output = self._said.read().decode(errors="replace").strip()
             self._control.close()
             self._said.close()
             raise LabUnavailable(
-                f"namespaces are not permitted ({said or 'unshare ended without a message'})",
+                f"namespaces are not permitted ({output or 'unshare ended without a message'})",
                 "Allow unprivileged user namespaces (sysctl user.max_user_namespaces, "
                 "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns), "
                 "or run outside of the container",

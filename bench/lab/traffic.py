@@ -36,9 +36,9 @@ def receive_stream(port: int) -> dict[str, float]:
         began = 0.0
         with stream:
             stream.settimeout(FIRST_S)
-            while got := stream.recv_into(buffer):
+            while received := stream.recv_into(buffer):
                 began = began or time.monotonic()
-                total += got
+                total += received
     seconds = time.monotonic() - began
     return {"bytes": total, "seconds": seconds, "mbit": total * 8e-6 / seconds}
 
@@ -103,18 +103,21 @@ def send_frames(host: str, port: int, count: int, size: int, gap_s: float) -> di
     return {"sent": count}
 
 
-def main(mode: str, *rest: str) -> None:
+def main(mode: str, *arguments: str) -> None:
     """Run one mode and print its result."""
     result: object
     if mode == "receive-stream":
-        result = receive_stream(int(rest[0]))
+        (port,) = arguments
+        result = receive_stream(int(port))
     elif mode == "send-stream":
-        result = send_stream(rest[0], int(rest[1]), float(rest[2]))
+        host, port, seconds = arguments
+        result = send_stream(host, int(port), float(seconds))
     elif mode == "receive-frames":
-        result = receive_frames(int(rest[0]), int(rest[1]))
+        port, count = arguments
+        result = receive_frames(int(port), int(count))
     else:
-        port, count, size = map(int, rest[1:4])
-        result = send_frames(rest[0], port, count, size, float(rest[4]))
+        host, port, count, size, gap_s = arguments
+        result = send_frames(host, int(port), int(count), int(size), float(gap_s))
     print(json.dumps(result), flush=True)
 
 

@@ -21,8 +21,10 @@ import sys
 import time
 from collections.abc import Iterator
 
-BETWEEN_S = (0.3, 1.2)
-LAST_S = (0.05, 0.2)
+LEAST_BETWEEN_S = 0.3
+MOST_BETWEEN_S = 1.2
+SHORTEST_S = 0.05
+LONGEST_S = 0.2
 PORT = 9
 FRAME = 1400
 
@@ -66,8 +68,8 @@ def main(kind: str, about: str, seed: str) -> None:
         if kind == "burst":
             to.connect((about, PORT))
         while os.getppid() == owner:
-            time.sleep(dice.uniform(*BETWEEN_S))
-            for_s = dice.uniform(*LAST_S)
+            time.sleep(dice.uniform(LEAST_BETWEEN_S, MOST_BETWEEN_S))
+            for_s = dice.uniform(SHORTEST_S, LONGEST_S)
             if kind == "burst":
                 burst(to, for_s)
             else:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -67,9 +68,12 @@ def tar(gradients: torch.Tensor, loss: Loss) -> torch.Tensor:
         own = mean.view(torch.uint8).numpy()
         NUMPY.average(own, mean.dtype, owner, np.stack(pieces), 0, np.stack(arrived), True)
         for rank in range(n):
-            mask = loss.arrived(high - low)
-            there = torch.ones_like(mask) if rank == owner else mask
-            results[rank, low:high] = torch.where(there, mean, gradients[rank, low:high])
+            arrived_mean = loss.arrived(high - low)  # drawn for the owner, too, which has it
+            if rank == owner:
+                results[rank, low:high] = mean
+            else:
+                kept_gradient = gradients[rank, low:high]
+                results[rank, low:high] = torch.where(arrived_mean, mean, kept_gradient)
     return results
 
 
@@ -150,21 +154,64 @@ def toy() -> None:
     matrix = torch.kron(torch.kron(pair, pair), pair) / 8**0.5
     print("| eight values, the last lost | sent as they are | HT, no signs | HT, random signs |")
     print("|:--|--:|--:|--:|")
+    draws = 300
     for name, draw in kinds.items():
-        sums = [0.0, 0.0, 0.0]
-        for seed in range(300):
-            x = draw()
-            kept = x.clone()
-            rotated = matrix @ x
-            signed = x.clone()
+        error_as_is = 0.0
+        error_rotated = 0.0
+        error_signed = 0.0
+        for seed in range(draws):
+            values = draw()
+            as_is = values.clone()
+            rotated = matrix @ values
+            signed = values.clone()
             hadamard.transform(signed, seed, block=8)
-            for sent in (kept, rotated, signed):
+            for sent in (as_is, rotated, signed):
                 sent[7] = 0.0
+
+            rotated_back = matrix @ rotated
             hadamard.transform(signed, seed, block=8, inverse=True)
-            for number, found in enumerate((kept, matrix @ rotated, signed)):
-                sums[number] += float((found - x).square().mean())
-        print(f"| {name} | " + " | ".join(f"{total / 300:.2f}" for total in sums) + " |")
+            error_as_is += float((as_is - values).square().mean())
+            error_rotated += float((rotated_back - values).square().mean())
+            error_signed += float((signed - values).square().mean())
+        print(
+            f"| {name} | {error_as_is / draws:.2f} | {error_rotated / draws:.2f} "
+            f"| {error_signed / draws:.2f} |"
+        )
     print(flush=True)
+
+
+Way = Callable[[torch.Tensor, Loss], torch.Tensor]
+SHARES = (0.001, 0.01, 0.05, 0.1)
+WAYS: dict[str, Way] = {
+    "TAR": tar,
+    "parameter server": partial(server, scaled=False),
+    "parameter server, scaled": partial(server, scaled=True),
+    "ring": partial(ring, scaled=False),
+    "ring, scaled": partial(ring, scaled=True),
+}
+
+
+def errors_of(way: Way, ht: bool, options: argparse.Namespace) -> tuple[list[float], float]:
+    """The relative error by the share that is lost, and that of the worst block of one datagram."""
+    errors = []
+    worst_block = 0.0
+    for share in SHARES:
+        of_seeds = []
+        for seed in range(options.repeats):
+            gradients = gradients_of(options.ranks, options.numel, seed)
+            sent = transformed(gradients, seed) if ht else gradients
+            results = way(sent, Loss(share, options.burst, seed))
+            if ht:
+                results = transformed(results, seed, inverse=True)
+
+            squares = (results - gradients.mean(0)).square()
+            of_seeds.append(float(squares.mean() / gradients.var()))
+            if share == 0.05:
+                whole_datagrams = squares[:, : options.numel // EACH * EACH]
+                blocks = whole_datagrams.reshape(-1, EACH).mean(1)
+                worst_block = max(worst_block, float(blocks.max() / gradients.var()))
+        errors.append(sum(of_seeds) / len(of_seeds))
+    return errors, worst_block
 
 
 def main() -> None:
@@ -176,44 +223,23 @@ def main() -> None:
     parser.add_argument("--burst", type=int, default=8, help="datagrams lost together")
     options = parser.parse_args()
     toy()
-    ways = {
-        "TAR": tar,
-        "parameter server": lambda g, loss: server(g, loss, False),
-        "parameter server, scaled": lambda g, loss: server(g, loss, True),
-        "ring": lambda g, loss: ring(g, loss, False),
-        "ring, scaled": lambda g, loss: ring(g, loss, True),
-    }
-    shares = [0.001, 0.01, 0.05, 0.1]
     print(f"{options.ranks} ranks, {options.numel} elements, bursts of {options.burst} datagrams\n")
-    print("| way | " + " | ".join(f"{share:.1%}" for share in shares) + " | worst block, 5% |")
-    print("|:--|" + "--:|" * (len(shares) + 1))
-    first: list[float] = []
+    print("| way | " + " | ".join(f"{share:.1%}" for share in SHARES) + " | worst block, 5% |")
+    print("|:--|" + "--:|" * (len(SHARES) + 1))
+
+    of_tar: list[float] = []  # the first row, to which the others are compared
     for ht in (False, True):
-        for name, way in ways.items():
+        for name, way in WAYS.items():
             if ht and "scaled" in name:
                 continue
-            cells = []
-            worst = 0.0
-            for share in shares:
-                errors = []
-                for seed in range(options.repeats):
-                    g = gradients_of(options.ranks, options.numel, seed)
-                    mean = g.mean(0)
-                    loss = Loss(share, options.burst, seed)
-                    sent = transformed(g, seed) if ht else g
-                    found = way(sent, loss)
-                    found = transformed(found, seed, inverse=True) if ht else found
-                    wrong = (found - mean).square()
-                    errors.append(float(wrong.mean() / g.var()))
-                    if share == 0.05:
-                        blocks = wrong[:, : options.numel // EACH * EACH].reshape(-1, EACH).mean(1)
-                        worst = max(worst, float(blocks.max() / g.var()))
-                cells.append(sum(errors) / len(errors))
-            first = first or cells
-            shown = [f"{c:.2e} ({c / f:.2f})" for c, f in zip(cells, first, strict=True)]
-            print(
-                f"| {name}{', HT' if ht else ''} | {' | '.join(shown)} | {worst:.2f} |", flush=True
-            )
+            errors, worst_block = errors_of(way, ht, options)
+            of_tar = of_tar or errors
+            cells = [
+                f"{error:.2e} ({error / baseline:.2f})"
+                for error, baseline in zip(errors, of_tar, strict=True)
+            ]
+            suffix = ", HT" if ht else ""
+            print(f"| {name}{suffix} | {' | '.join(cells)} | {worst_block:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -27,19 +27,21 @@ import socket
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from bench.lab import Network
-from bench.optireduce.places import TIMEOUT_S, Place, run
+from bench.optireduce.places import TIMEOUT_S, RankProcess, run
 
 IN_FLIGHT = 4
 TCP = "TCP"
 TAR = "TAR over TCP"
 UBT: dict[str, dict[str, Any]] = {
-    f"UBT, {path}{tags}": {"compiled": compiled, "authenticate": bool(tags)}
-    for tags in ("", ", tags")
-    for path, compiled in (("numpy", "off"), ("compiled", "on"))
+    "UBT, numpy": {"compiled": "off", "authenticate": False},
+    "UBT, compiled": {"compiled": "on", "authenticate": False},
+    "UBT, numpy, tags": {"compiled": "off", "authenticate": True},
+    "UBT, compiled, tags": {"compiled": "on", "authenticate": True},
 }
 """Options of each way over UBT."""
 WAYS = (TCP, TAR, *UBT)
@@ -50,11 +52,11 @@ LOOPBACK_BYTES = 64 * 2**20
 class Streams:
     """A TCP connection each way between two ranks."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, process: RankProcess) -> None:
         with socket.create_server(("0.0.0.0", 0)) as server:
             host = os.environ.get("LATECOMER_ADDRESS", "127.0.0.1")
-            place.store.set(f"stream/{place.rank}", f"{host} {server.getsockname()[1]}")
-            to, port = place.store.get(f"stream/{1 - place.rank}").decode().split()
+            process.store.set(f"stream/{process.rank}", f"{host} {server.getsockname()[1]}")
+            to, port = process.store.get(f"stream/{1 - process.rank}").decode().split()
             self._out = socket.create_connection((to, int(port)), timeout=TIMEOUT_S)
             self._out.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
             self._in, _ = server.accept()
@@ -66,77 +68,131 @@ class Streams:
         sending.start()
         filled = 0
         while filled < len(into):
-            got = self._in.recv_into(into[filled:])
-            if not got:
+            received = self._in.recv_into(into[filled:])
+            if not received:
                 raise SystemExit("the stream ended")
-            filled += got
+            filled += received
         sending.join()
 
 
-def rank_side(moved_bytes: int, repeats: int, ways: list[str]) -> None:
-    """One of two ranks."""
-    import torch
-    from torch._C._distributed_c10d import PrefixStore
+class Row(NamedTuple):
+    """What one rank measured of one go: monotonic times, processor seconds, share lost."""
 
-    from runtime.optireduce.engine import OptiReduceEngine
-    from runtime.optireduce.options import Options
+    began_s: float
+    ended_s: float
+    busy_s: float
+    lost: float
 
-    place = Place.find()
-    rank = place.rank
-    fixed: dict[str, Any] = {"warmup_steps": 0, "bound_s": 30.0, "resync_steps": 0}
-    fixed |= {"hadamard": "off", "stop_loss": 1.0, "skip_loss": 1.0}
-    engines = {
-        way: OptiReduceEngine(
-            PrefixStore(way, place.store),
-            rank,
-            2,
-            options=Options(**fixed, **UBT.get(way, {})),
-            timeout_s=TIMEOUT_S,
+
+class Exchanger:
+    """One of two ranks, with a connection or an engine for each way."""
+
+    def __init__(self, moved_bytes: int, ways: list[str]) -> None:
+        import torch
+
+        self._process = RankProcess.from_environment()
+        self._engines = {
+            way: self._engine(way)
+            for way in ways
+            if way in UBT or (way == TAR and not UBT.keys() & ways)
+        }
+        self._streams = Streams(self._process)
+        self._numel = moved_bytes // 4 // IN_FLIGHT
+        self._right = torch.arange(self._numel, dtype=torch.float32) % 251
+
+    def _engine(self, way: str) -> Any:
+        from torch._C._distributed_c10d import PrefixStore
+
+        from runtime.optireduce.engine import OptiReduceEngine
+        from runtime.optireduce.options import Options
+
+        options = Options(
+            warmup_steps=0,
+            bound_s=30.0,
+            resync_steps=0,
+            hadamard="off",
+            stop_loss=1.0,
+            skip_loss=1.0,
+            **UBT.get(way, {}),
         )
-        for way in ways
-        if way in UBT or (way == TAR and not UBT.keys() & ways)
-    }
-    reliable = next(iter(engines.values())).reliable if engines else None
-    streams = Streams(place)
-    numel = moved_bytes // 4 // IN_FLIGHT
-    right = torch.arange(numel, dtype=torch.float32) % 251
-    rows: dict[str, list[tuple[float, float, float, float]]] = {way: [] for way in ways}
+        store = PrefixStore(way, self._process.store)
+        return OptiReduceEngine(store, self._process.rank, 2, options=options, timeout_s=TIMEOUT_S)
+
+    def go(self, way: str, name: str) -> Row:
+        """Move all bytes in one way; ``name`` is the same on both ranks, and no other go's."""
+        rank = self._process.rank
+        tensors = [self._right * (rank + 1) for _ in range(IN_FLIGHT)]
+        received = self._empty() if way == TCP else []
+        due_before, lost_before = self._due_and_lost(way)
+
+        self._process.meet(name)
+        began_s = time.monotonic()
+        busy_before_s = sum(os.times()[:2])
+        if way == TCP:
+            for tensor, into in zip(tensors, received, strict=True):
+                self._streams.exchange(_bytes_of(tensor), _bytes_of(into))
+        else:
+            submit = self._submit(way)
+            for operation in [submit(tensor, average=True) for tensor in tensors]:
+                operation.wait()
+        ended_s = time.monotonic()
+        busy_s = sum(os.times()[:2]) - busy_before_s
+
+        due, lost = self._due_and_lost(way)
+        due -= due_before
+        lost -= lost_before
+        self._process.store.set(f"{name}/lost/{rank}", str(lost))
+        lost_elsewhere = int(self._process.store.get(f"{name}/lost/{1 - rank}"))
+        check(way, rank, self._right, received or tensors, lost + lost_elsewhere)
+        return Row(began_s, ended_s, busy_s, lost / max(1, due))
+
+    def _empty(self) -> list[Any]:
+        import torch
+
+        return [torch.empty(self._numel) for _ in range(IN_FLIGHT)]
+
+    def _submit(self, way: str) -> Callable[..., Any]:
+        """What starts an operation; its result, in place, is the mean of both ranks' tensors."""
+        if way in UBT:
+            return self._engines[way].submit
+        any_engine = next(iter(self._engines.values()))
+        return any_engine.reliable.submit  # the executor over TCP, which every engine has
+
+    def _due_and_lost(self, way: str) -> tuple[int, int]:
+        """Until now, over UBT."""
+        if way not in UBT:
+            return 0, 0
+        totals = self._engines[way].ledger.totals
+        return totals.get("due", 0), totals.get("lost", 0)
+
+    def leave(self, rows: dict[str, list[Row]]) -> NoReturn:
+        """Print what was measured, and end."""
+        self._process.leave({"rows": rows})
+
+
+def _bytes_of(tensor: Any) -> memoryview:
+    return tensor.numpy().view("u1").data
+
+
+def rank_side(moved_bytes: int, repeats: int, ways: list[str]) -> None:
+    """One of two ranks; the first go in each way is not measured."""
+    exchanger = Exchanger(moved_bytes, ways)
+    rows: dict[str, list[Row]] = {way: [] for way in ways}
     for number in range(repeats + 1):
         for way in ways:
-            tensors = [right * (rank + 1) for _ in range(IN_FLIGHT)]
-            spare = [torch.empty(numel) for _ in range(IN_FLIGHT)] if way == TCP else []
-            engine = engines[way] if way in UBT else None
-            before = dict(engine.ledger.totals) if engine else {}
-            place.meet(f"{number}/{way}")
-            began_s = time.monotonic()
-            busy_s = sum(os.times()[:2])
-            if way == TCP:
-                for tensor, into in zip(tensors, spare, strict=True):
-                    views = (t.numpy().view("u1").data for t in (tensor, into))
-                    streams.exchange(*views)
-            else:
-                submit = (engine or reliable).submit
-                for operation in [submit(tensor, average=True) for tensor in tensors]:
-                    operation.wait()
-            ended_s = time.monotonic()
-            busy_s = sum(os.times()[:2]) - busy_s
-            totals = engine.ledger.totals if engine else {}
-            due, lost = (totals.get(k, 0) - before.get(k, 0) for k in ("due", "lost"))
-            place.store.set(f"{number}/{way}/lost/{rank}", str(lost))
-            elsewhere = int(place.store.get(f"{number}/{way}/lost/{1 - rank}"))
-            check(way, rank, right, spare or tensors, lost + elsewhere)
+            row = exchanger.go(way, f"{number}/{way}")
             if number:
-                rows[way].append((began_s, ended_s, busy_s, lost / max(1, due)))
-    place.leave({"rows": rows})
+                rows[way].append(row)
+    exchanger.leave(rows)
 
 
-def check(way: str, rank: int, right: Any, found: list[Any], lost: int) -> None:
+def check(way: str, rank: int, right: Any, results: list[Any], lost: int) -> None:
     """Leave with an error where bytes are wrong.
 
     Args:
         lost: by both ranks; what an owner has lost is in the other's result, too.
     """
-    for tensor in found:
+    for tensor in results:
         if way == TCP:
             good = bool((tensor == right * (2 - rank)).all())
         elif lost:
@@ -149,39 +205,72 @@ def check(way: str, rank: int, right: Any, found: list[Any], lost: int) -> None:
 
 def measure(rate: float, options: argparse.Namespace) -> None:
     """Print a row for each way."""
-    moved = int(rate * 1e6 / 8 * options.seconds) if rate else LOOPBACK_BYTES
-    argv = ["bench.optireduce.goodput", "--rank-side", str(moved)]
-    argv += ["--repeats", str(options.repeats), "--ways"]
-    network = Network(hosts=2, rate_mbit=rate) if rate else None
-    reached = dict[str, float]()
-    found = dict[str, list[Any]]()
-    for ways in [options.ways] if options.pairs == 1 else [[way] for way in options.ways]:
-        with ThreadPoolExecutor(options.pairs) as pool:
-            commands = [[*argv, *ways]] * options.pairs
-            told = list(pool.map(lambda each: run(each, 2, network, 300.0), commands))
-        found |= {way: [[side["rows"][way] for side in pair] for pair in told] for way in ways}
+    if rate:
+        network = Network(hosts=2, rate_mbit=rate)
+        ports = f"{rate:g} Mbit/s"
+        moved = int(rate * 1e6 / 8 * options.seconds)
+    else:
+        network = None
+        ports = "loopback"
+        moved = LOOPBACK_BYTES
+
+    goes = collect(network, moved, options)
+    tcp_speed = 0.0
     for way in options.ways:
-        speeds = []
-        each_busy = []
-        each_lost = []
-        for first, second in found[way]:
-            pairs = list(zip(first, second, strict=True))
-            each_lost += [row[3] for pair in pairs for row in pair]
-            speeds.append(
-                statistics.median(
-                    moved * (1 - (a[3] + b[3]) / 2) / (max(a[1], b[1]) - min(a[0], b[0]))
-                    for a, b in pairs
-                )
-            )
-            each_busy += [(a[2] + b[2]) / (2 * moved / 1e9) for a, b in pairs]
-        reached[way], lost = sum(speeds), statistics.mean(each_lost)
-        busy = statistics.median(each_busy)
-        place = f"{rate:g} Mbit/s" if rate else "loopback"
+        speed, busy, lost = summary(goes[way], moved)
+        if way == TCP:
+            tcp_speed = speed
         print(
-            f"| {place} | {way} | {reached[way] * 8e-6:.0f} | {reached[way] / reached[TCP]:.2f} "
+            f"| {ports} | {way} | {speed * 8e-6:.0f} | {speed / tcp_speed:.2f} "
             f"| {busy:.2f} | {lost:.2%} |",
             flush=True,
         )
+
+
+Goes = list[tuple[Row, Row]]
+"""Of one pair of ranks, in one way: the rows of both ranks for each go."""
+
+
+def collect(
+    network: Network | None, moved: int, options: argparse.Namespace
+) -> dict[str, list[Goes]]:
+    """By way, the goes of each pair of ranks."""
+    argv = ["bench.optireduce.goodput", "--rank-side", str(moved)]
+    argv += ["--repeats", str(options.repeats), "--ways"]
+    # Several pairs at once have to be on the same way all the time: a job for each way.
+    jobs = [options.ways] if options.pairs == 1 else [[way] for way in options.ways]
+
+    goes: dict[str, list[Goes]] = {way: [] for way in options.ways}
+    for ways in jobs:
+        with ThreadPoolExecutor(options.pairs) as pool:
+            running = [
+                pool.submit(run, [*argv, *ways], 2, network, 300.0) for _ in range(options.pairs)
+            ]
+        for pair in running:
+            first, second = pair.result()
+            for way in ways:
+                first_rows = [Row(*row) for row in first["rows"][way]]
+                second_rows = [Row(*row) for row in second["rows"][way]]
+                goes[way].append(list(zip(first_rows, second_rows, strict=True)))
+    return goes
+
+
+def summary(pairs_goes: list[Goes], moved: int) -> tuple[float, float, float]:
+    """Bytes that arrived in a second, of all pairs together; CPU seconds per GB; share lost."""
+    speed = 0.0
+    busy = []
+    lost = []
+    for goes in pairs_goes:
+        speeds = []
+        for first, second in goes:
+            arrived = moved * (1 - (first.lost + second.lost) / 2)
+            began_s = min(first.began_s, second.began_s)
+            ended_s = max(first.ended_s, second.ended_s)
+            speeds.append(arrived / (ended_s - began_s))
+            busy.append((first.busy_s + second.busy_s) / (2 * moved / 1e9))
+            lost += [first.lost, second.lost]
+        speed += statistics.median(speeds)
+    return speed, statistics.median(busy), statistics.mean(lost)
 
 
 def main() -> None:

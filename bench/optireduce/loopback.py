@@ -25,13 +25,12 @@ from runtime.optireduce.engine import OptiReduceEngine
 from runtime.optireduce.options import Options
 
 UBT: dict[str, dict[str, Any]] = {
-    f"UBT, {path}{more}": {"compiled": compiled, **options}
-    for more, options in {
-        "": {},
-        ", 8968 bytes": {"datagram_bytes": 8968},
-        ", authenticated": {"authenticate": True},
-    }.items()
-    for path, compiled in (("numpy", "off"), ("compiled", "on"))
+    "UBT, numpy": {"compiled": "off"},
+    "UBT, compiled": {"compiled": "on"},
+    "UBT, numpy, 8968 bytes": {"compiled": "off", "datagram_bytes": 8968},
+    "UBT, compiled, 8968 bytes": {"compiled": "on", "datagram_bytes": 8968},
+    "UBT, numpy, authenticated": {"compiled": "off", "authenticate": True},
+    "UBT, compiled, authenticated": {"compiled": "on", "authenticate": True},
 }
 STORE_TIMEOUT_S = 60.0
 DEADLINE_S = 1800.0
@@ -44,49 +43,52 @@ def measure(
 ) -> None:
     """A rank's part; rank 0 says (MiB, way, median seconds, processor seconds per GB) rows."""
     dist.init_process_group("gloo", store=PrefixStore("g", store), rank=rank, world_size=ranks)
-    fixed: dict[str, Any] = {"warmup_steps": 0, "bound_s": 20.0, "resync_steps": 0}
-    running = {
-        name: OptiReduceEngine(
-            PrefixStore(name, store), rank, ranks, options=Options(**fixed, **more), timeout_s=60
+    engines = {}
+    for way, of_way in UBT.items():
+        options = Options(warmup_steps=0, bound_s=20.0, resync_steps=0, **of_way)
+        engines[way] = OptiReduceEngine(
+            PrefixStore(way, store), rank, ranks, options=options, timeout_s=60
         )
-        for name, more in UBT.items()
-    }
 
     def once(way: str, tensor: torch.Tensor) -> tuple[float, float]:
+        """Seconds from the first rank's entry to the last one's result; CPU seconds of all."""
         tensor.fill_(rank + 1.0)
         dist.barrier()
-        began = time.monotonic()
-        busy = sum(os.times()[:2])
+        began_s = time.monotonic()
+        busy_before_s = sum(os.times()[:2])
         if way == "Gloo":
             dist.all_reduce(tensor)
             tensor /= ranks
         elif way == "TAR over TCP":
-            running["UBT, numpy"].reliable.average(tensor)
+            engines["UBT, numpy"].reliable.average(tensor)
         else:
-            running[way].submit(tensor, average=True).wait()
-        ended = time.monotonic()
-        busy = sum(os.times()[:2]) - busy
+            engines[way].submit(tensor, average=True).wait()
+        ended_s = time.monotonic()
+        busy_s = sum(os.times()[:2]) - busy_before_s
         if not bool((tensor == (ranks + 1) / 2).all()):
             raise SystemExit(f"{way}: wrong, or something was lost")
-        told: list[Any] = [None] * ranks
-        dist.all_gather_object(told, (began, ended, busy))
-        first = min(b for b, _, _ in told)
-        last = max(e for _, e, _ in told)
-        return last - first, sum(cpu for _, _, cpu in told)
+
+        of_ranks: list[Any] = [None] * ranks
+        dist.all_gather_object(of_ranks, (began_s, ended_s, busy_s))
+        first_s = min(began_s for began_s, _, _ in of_ranks)
+        last_s = max(ended_s for _, ended_s, _ in of_ranks)
+        return last_s - first_s, sum(busy_s for _, _, busy_s in of_ranks)
 
     for mib in sizes:
         tensor = torch.empty(mib * 2**18)
-        found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
-        for round in range(repeats + 1):
+        rows_of: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+        for repeat in range(repeats + 1):
             for way in WAYS:
-                times = once(way, tensor)
-                if round:
-                    found[way].append(times)
+                row = once(way, tensor)
+                if repeat:  # the first is a warm-up
+                    rows_of[way].append(row)
         if rank == 0:
-            for way, rows in found.items():
-                seconds, busy = (statistics.median(column) for column in zip(*rows, strict=True))
-                say((mib, way, seconds, busy / (mib * 2**20 / 1e9)))
-    for engine in running.values():
+            for way, rows in rows_of.items():
+                seconds = statistics.median(seconds for seconds, _ in rows)
+                busy_s = statistics.median(busy_s for _, busy_s in rows)
+                say((mib, way, seconds, busy_s / (mib * 2**20 / 1e9)))
+
+    for engine in engines.values():
         engine.close()
     dist.destroy_process_group()
 
@@ -99,21 +101,25 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--short", action="store_true", help="4 MiB only, three repeats")
     options = parser.parse_args()
-    sizes, repeats = ([4], 3) if options.short else (options.mib, options.repeats)
+    if options.short:
+        options.mib = [4]
+        options.repeats = 3
     print(f"{options.ranks} ranks, {os.cpu_count()} cores\n")
     print("| MiB | way | ms | Gloo's time over this | CPU s per GB |\n|--:|:--|--:|--:|--:|")
+
     native = 0.0
     rows = talk(
         measure,
         options.ranks,
-        sizes,
-        repeats,
+        options.mib,
+        options.repeats,
         timeout_s=STORE_TIMEOUT_S,
         deadline_s=DEADLINE_S,
     )
     try:
         for mib, way, seconds, busy in rows:
-            native = seconds if way == "Gloo" else native
+            if way == "Gloo":
+                native = seconds
             print(
                 f"| {mib} | {way} | {seconds * 1e3:.1f} | {native / seconds:.2f} | {busy:.2f} |",
                 flush=True,

@@ -16,7 +16,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,18 +41,17 @@ class Link(NamedTuple):
         """Whether each of ``count`` datagrams in a row arrived (Gilbert's model)."""
         if not self.share or self.burst == 1:
             return dice.random(count) >= self.share
-        good = self.burst * (1 - self.share) / self.share  # datagrams between two bursts
-        rounds = int(count / (good + self.burst) * 2) + 20
+
+        between = self.burst * (1 - self.share) / self.share  # datagrams between two bursts
+        rounds = int(count / (between + self.burst) * 2) + 20
         runs = np.empty(2 * rounds, np.int64)
-        runs[::2], runs[1::2] = (
-            dice.geometric(1 / good, rounds),
-            dice.geometric(1 / self.burst, rounds),
-        )
-        there = np.repeat(np.arange(2 * rounds) % 2 == 0, runs)
-        first = int(dice.integers(int(good + self.burst)))
-        assert len(there) >= first + count
-        found: np.ndarray = there[first : first + count]
-        return found
+        runs[::2] = dice.geometric(1 / between, rounds)
+        runs[1::2] = dice.geometric(1 / self.burst, rounds)
+        arrived = np.repeat(np.arange(2 * rounds) % 2 == 0, runs)
+        first = int(dice.integers(int(between + self.burst)))
+        assert len(arrived) >= first + count
+        in_a_row: np.ndarray = arrived[first : first + count]
+        return in_a_row
 
 
 class Code(NamedTuple):
@@ -68,11 +69,14 @@ class Code(NamedTuple):
         """Whether each of ``count`` datagrams of data is there after repair."""
         if not self.group:
             return link.arrived(count, dice)
+
         blocks = -(-count // (self.group * self.turns))
         shape = blocks, self.group + 1, self.turns
-        there = link.arrived(int(np.prod(shape)), dice).reshape(shape)
-        there = there | ((~there).sum(1, keepdims=True) == 1)
-        return there[:, : self.group].reshape(-1)[:count]
+        arrived = link.arrived(int(np.prod(shape)), dice).reshape(shape)
+        lost_of_group = (~arrived).sum(1, keepdims=True)
+        repaired = arrived | (lost_of_group == 1)
+        data = repaired[:, : self.group]
+        return data.reshape(-1)[:count]
 
 
 NONE = Code()
@@ -84,7 +88,9 @@ def named(code: Code) -> str:
     """For tables."""
     if not code.group:
         return "none"
-    return f"1 in {code.group}" + (f", {code.turns} interleaved" if code.turns > 1 else "")
+    if code.turns == 1:
+        return f"1 in {code.group}"
+    return f"1 in {code.group}, {code.turns} interleaved"
 
 
 def left() -> None:
@@ -103,12 +109,14 @@ def cost() -> None:
     rows = np.random.default_rng(1).integers(0, 2**63, (4096, EACH // 2), np.int64)
     print("\n| groups of | XOR, s per GB | as fast as a copy |\n|:--|--:|--:|")
     for group in (4, 8, 16, 32):
-        xor = _best(lambda: np.bitwise_xor.reduce(rows.reshape(-1, group, EACH // 2), axis=1))  # noqa: B023
-        copy = _best(rows.copy)
-        print(f"| {group} | {xor / rows.nbytes * 1e9:.2f} | {copy / xor:.2f} |")
+        grouped = rows.reshape(-1, group, EACH // 2)
+        xor_s = _best(partial(np.bitwise_xor.reduce, grouped, axis=1))
+        copy_s = _best(rows.copy)
+        print(f"| {group} | {xor_s / rows.nbytes * 1e9:.2f} | {copy_s / xor_s:.2f} |")
 
 
-def _best(call: Any) -> float:
+def _best(call: Callable[[], object]) -> float:
+    """The shortest of twenty calls, in seconds."""
     times = []
     for _ in range(20):
         began_s = time.perf_counter()
@@ -124,24 +132,27 @@ def average(
     import torch
 
     numel = gradients.shape[1]
-    ends = [numel * rank // RANKS for rank in range(RANKS + 1)]
+    bounds = [numel * rank // RANKS for rank in range(RANKS + 1)]
+    shards = [slice(low, high) for low, high in pairwise(bounds)]
 
-    def drawn(size: int) -> Any:
-        there = code.arrived(-(-size // EACH), link, dice)
-        return torch.from_numpy(np.repeat(there, EACH)[:size])
+    def drawn(elements: int) -> Any:
+        """Whether each element of a message arrived."""
+        datagrams = code.arrived(-(-elements // EACH), link, dice)
+        return torch.from_numpy(np.repeat(datagrams, EACH)[:elements])
 
     means = []
-    for owner in range(RANKS):
-        part = gradients[:, ends[owner] : ends[owner + 1]]
-        there = torch.stack([drawn(part.shape[1]) for _ in range(RANKS)])
-        there[owner] = True
-        means.append((part * there).sum(0) / there.sum(0))
+    for owner, shard in enumerate(shards):
+        contributions = gradients[:, shard]
+        arrived = torch.stack([drawn(contributions.shape[1]) for _ in range(RANKS)])
+        arrived[owner] = True
+        means.append((contributions * arrived).sum(0) / arrived.sum(0))
+
     for rank in range(RANKS):
         result = gradients[rank].clone()
-        for owner, mean in enumerate(means):
-            place = slice(ends[owner], ends[owner + 1])
-            there = drawn(len(mean)) | (owner == rank)
-            result[place] = torch.where(there, mean, result[place])
+        for owner, shard in enumerate(shards):
+            mean = means[owner]
+            arrived = drawn(len(mean)) | (owner == rank)
+            result[shard] = torch.where(arrived, mean, result[shard])
         yield rank, result
 
 
@@ -153,23 +164,28 @@ def trained(task: Any, link: Link, code: Code, seed: int) -> dict[int, float]:
 
     models = [task.model(seed) for _ in range(RANKS)]
     optimizers = [torch.optim.SGD(m.parameters(), lr=task.rate, momentum=0.9) for m in models]
-    batches = [torch.Generator().manual_seed(100 * seed + rank) for rank in range(RANKS)]
-    dice, (inputs, classes), marks = np.random.default_rng(seed), task.train, {}
+    generators = [torch.Generator().manual_seed(100 * seed + rank) for rank in range(RANKS)]
+    dice = np.random.default_rng(seed)
+    inputs, classes = task.train
+    test_inputs, test_classes = task.test
+    accuracies = {}
     for step in range(1, STEPS + 1):
         gradients = []
-        for model, batch in zip(models, batches, strict=True):
-            mine = torch.randint(0, len(inputs), (BATCH,), generator=batch)
+        for model, generator in zip(models, generators, strict=True):
+            batch = torch.randint(0, len(inputs), (BATCH,), generator=generator)
             model.zero_grad()
-            nn.functional.cross_entropy(model(inputs[mine]), classes[mine]).backward()
+            nn.functional.cross_entropy(model(inputs[batch]), classes[batch]).backward()
             gradients.append(parameters_to_vector([p.grad for p in model.parameters()]))
+
         for rank, result in average(torch.stack(gradients), link, code, dice):
             vector_to_parameters(result, [p.grad for p in models[rank].parameters()])
             optimizers[rank].step()
+
         if step in (STEPS, same_bytes(code)):
             with torch.no_grad():
-                right = (models[0](task.test[0]).argmax(1) == task.test[1]).float().mean()
-            marks[step] = 100 * float(right)
-    return marks
+                is_right = models[0](test_inputs).argmax(1) == test_classes
+            accuracies[step] = 100 * float(is_right.float().mean())
+    return accuracies
 
 
 def same_bytes(code: Code) -> int:
@@ -185,7 +201,7 @@ def training(seeds: int, short: bool) -> None:
 
     torch.set_num_threads(1)
     task = images()
-    exact = list[float]()
+    lossless = list[float]()
     print(
         f"\n| lost | parity | after {STEPS} steps | against no loss | after as many bytes "
         "| against no loss |\n|:--|:--|--:|--:|--:|--:|",
@@ -194,17 +210,25 @@ def training(seeds: int, short: bool) -> None:
     cases = [(Link(0.0), NONE), (Link(0.01), NONE), (Link(0.01), Code(8))]
     cases += [(Link(share), code) for share in (0.05, 0.1) for code in (NONE, Code(8))]
     cases += [(Link(0.1, BURST), code) for code in (NONE, Code(8, 16))]
-    for link, code in cases[:3] if short else cases:
-        found = [trained(task, link, code, seed) for seed in range(seeds)]
-        exact = exact or [marks[STEPS] for marks in found]
+    if short:
+        cases = cases[:3]
+    for link, code in cases:
+        by_seed = [trained(task, link, code, seed) for seed in range(seeds)]
+        if not lossless:  # the first case
+            lossless = [accuracies[STEPS] for accuracies in by_seed]
         cells = []
         for step in (STEPS, same_bytes(code)):
-            points = [marks[step] - whole for marks, whole in zip(found, exact, strict=True)]
+            at_step = [accuracies[step] for accuracies in by_seed]
+            points = [
+                accuracy - baseline for accuracy, baseline in zip(at_step, lossless, strict=True)
+            ]
             spread = f" ± {statistics.stdev(points):.1f}" if seeds > 1 else ""
-            mean = statistics.mean(marks[step] for marks in found)
+            mean = statistics.mean(at_step)
             cells.append(f"{mean:.1f} | {statistics.mean(points):+.1f}{spread}")
-        how = f"{link.share:.0%}" + (f", bursts of {link.burst}" if link.burst > 1 else "")
-        print(f"| {how} | {named(code)} | {' | '.join(cells)} |", flush=True)
+        losses = f"{link.share:.0%}"
+        if link.burst > 1:
+            losses += f", bursts of {link.burst}"
+        print(f"| {losses} | {named(code)} | {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """Where ranks run for these measurements: on hosts of the lab, or side by side on loopback.
 
 The caller's side starts one process per rank and gets back what each printed as its last line of
-JSON. The ranks' side finds its place in the environment, meets the others through a store, and
-leaves without a teardown, which over a lossy network would be no part of the measurement.
+JSON. The ranks' side reads from the environment which rank it is, meets the others through a store,
+and leaves without a teardown, which over a lossy network would be no part of the measurement.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TIMEOUT_S = 90.0
 
 
 def run(argv: Sequence[str], ranks: int, network: Network | None, limit_s: float) -> list[Any]:
-    """What each rank said.
+    """What each rank printed at the end.
 
     Args:
         argv: a module and its arguments, for ``python -m``.
@@ -35,51 +35,61 @@ def run(argv: Sequence[str], ranks: int, network: Network | None, limit_s: float
     if network is not None:
         with Lab(network) as lab:
             job = lab.run(command, timeout_s=limit_s).check()
-        said = [rank.output for rank in job.ranks]
+        outputs = [rank.output for rank in job.ranks]
     else:
-        said = _on_loopback(command, ranks, limit_s)
-    told = [[line for line in one.splitlines() if line.startswith("{")] for one in said]
-    if not all(told):
-        raise SystemExit("a rank said nothing:\n" + "\n".join(said))
-    return [json.loads(lines[-1]) for lines in told]
+        outputs = _on_loopback(command, ranks, limit_s)
+
+    results = []
+    for output in outputs:
+        json_lines = [line for line in output.splitlines() if line.startswith("{")]
+        if not json_lines:
+            raise SystemExit("a rank said nothing:\n" + "\n".join(outputs))
+        results.append(json.loads(json_lines[-1]))
+    return results
 
 
 def _on_loopback(command: list[str], ranks: int, limit_s: float) -> list[str]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+    """The output of each rank."""
+    with socket.create_server(("127.0.0.1", 0)) as server:  # to learn of a free port
+        port = server.getsockname()[1]
+    env = os.environ | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(ranks),
+    }
     processes = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **place, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        subprocess.Popen(command, env=env | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(ranks)
     ]
+
     until_s = time.monotonic() + limit_s
+    outputs = []
     try:
-        return [p.communicate(timeout=max(1.0, until_s - time.monotonic()))[0] for p in processes]
+        for process in processes:
+            left_s = max(1.0, until_s - time.monotonic())
+            output, _ = process.communicate(timeout=left_s)
+            outputs.append(output)
     finally:
         for process in processes:
             process.kill()
+    return outputs
 
 
 @dataclass
-class Place:
-    """One rank's place, and the store by which the ranks meet.
+class RankProcess:
+    """Which rank this process is, and the store by which the ranks meet.
 
     Attributes:
         store: nobody else uses it; for keys of one's own.
     """
 
     rank: int
-    size: int
+    world_size: int
     store: Any
 
     @classmethod
-    def find(cls) -> Place:
-        """By the environment, as under torchrun. Joins torch's default group (Gloo), too."""
+    def from_environment(cls) -> RankProcess:
+        """As under torchrun. Joins torch's default group (Gloo), too."""
         import torch
         import torch.distributed as dist
         from torch._C._distributed_c10d import TCPStore
@@ -88,19 +98,22 @@ class Place:
         timeout = timedelta(seconds=TIMEOUT_S)
         dist.init_process_group("gloo", timeout=timeout)
         rank = dist.get_rank()
-        size = dist.get_world_size()
+        world_size = dist.get_world_size()
+
         host = os.environ["MASTER_ADDR"]
-        port = int(os.environ["MASTER_PORT"])
-        return cls(rank, size, TCPStore(host, port + 1, size, rank == 0, timeout))
+        port = int(os.environ["MASTER_PORT"]) + 1  # that of torch's own store is taken
+        store = TCPStore(host, port, world_size, rank == 0, timeout)
+        return cls(rank, world_size, store)
 
     def meet(self, name: str) -> None:
         """Wait for all ranks; a name serves once."""
         self.store.set(f"{name}/{self.rank}", "")
-        self.store.wait([f"{name}/{r}" for r in range(self.size)], timedelta(seconds=TIMEOUT_S))
+        keys = [f"{name}/{rank}" for rank in range(self.world_size)]
+        self.store.wait(keys, timedelta(seconds=TIMEOUT_S))
 
-    def leave(self, told: dict[str, Any]) -> NoReturn:
-        """Print what was found, wait for the others, end the process."""
-        print(json.dumps(told), flush=True)
+    def leave(self, result: dict[str, Any]) -> NoReturn:
+        """Print the result, wait for the others, end the process."""
+        print(json.dumps(result), flush=True)
         self.meet("over")
         time.sleep(1.0 if self.rank == 0 else 0.0)  # it holds the store
         os._exit(0)

@@ -37,12 +37,12 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.lab import Limits, Network, Tail
 from bench.optireduce.disturbance import beside
-from bench.optireduce.places import TIMEOUT_S, Place, run
+from bench.optireduce.places import TIMEOUT_S, RankProcess, run
 
 MIB = 2**20
 BLOCK = 5
@@ -77,16 +77,16 @@ def ways_of(engine: Any, numel: int) -> dict[str, Callable[[Any], object]]:
     import torch
     import torch.distributed as dist
 
-    size = engine.size
+    ranks = engine.size
     pieces = torch.empty(numel)
 
     def ring(tensor: torch.Tensor) -> None:
         dist.all_reduce(tensor)
-        tensor /= size
+        tensor /= ranks
 
     def transpose(tensor: torch.Tensor) -> None:
         dist.all_to_all_single(pieces, tensor)
-        dist.all_gather_into_tensor(tensor, pieces.view(size, -1).mean(0))
+        dist.all_gather_into_tensor(tensor, pieces.view(ranks, -1).mean(0))
 
     return {
         GLOO: ring,
@@ -96,78 +96,115 @@ def ways_of(engine: Any, numel: int) -> dict[str, Callable[[Any], object]]:
     }
 
 
-def disturbed(name: str, place: Place) -> contextlib.AbstractContextManager[None]:
+def disturbed(name: str, process: RankProcess) -> contextlib.AbstractContextManager[None]:
     """What disturbs this rank, or goes out from its host."""
-    address = f"{place.rank}/address"
-    place.store.set(address, os.environ.get("LATECOMER_ADDRESS", "127.0.0.1"))
-    if DISTURBED.get(name) == "pause" and place.rank == 1:
+    address = f"{process.rank}/address"
+    process.store.set(address, os.environ.get("LATECOMER_ADDRESS", "127.0.0.1"))
+    if DISTURBED.get(name) == "pause" and process.rank == 1:
         return beside("pause", str(os.getpid()), 1)
-    if DISTURBED.get(name) == "burst" and place.rank == 0:
-        return beside("burst", place.store.get("1/address").decode(), 1)
+    if DISTURBED.get(name) == "burst" and process.rank == 0:
+        return beside("burst", process.store.get("1/address").decode(), 1)
     return contextlib.nullcontext()
 
 
 def rank_side(mib: float, ops: int, cap_s: float, ways: list[str], name: str) -> None:
     """One rank of the job; every rank prints its times."""
-    import torch
-    from torch._C._distributed_c10d import PrefixStore
+    process = RankProcess.from_environment()
+    rank = Averager(process, mib, ways)
+    rank.warm_up()
+    with disturbed(name, process):
+        rank.run_blocks(ops, cap_s)
 
-    from runtime.optireduce.engine import OptiReduceEngine
-    from runtime.optireduce.options import Options
-
-    place = Place.find()
-    rank = place.rank
-    size = place.size
-    options = Options(hadamard="off", resync_steps=0, stop_loss=1.0, reliable_steps=1)
-    store = PrefixStore("engine", place.store)
-    engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=TIMEOUT_S)
-    number = torch.arange(int(mib * MIB / 4) // size * size, dtype=torch.float32) % 251
-    reduce = ways_of(engine, number.numel())
-    wrong: dict[str, int] = dict.fromkeys(ways, 0)
-    times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
-
-    def once(way: str) -> None:
-        tensor = number * (rank + 1)
-        began_s = time.monotonic()
-        reduce[way](tensor)
-        times[way].append((began_s, time.monotonic()))
-        if way == UBT:  # a loss at an owner is in no other rank's ledger
-            bad = (tensor < number * 0.999).any() or (tensor > number * size * 1.001).any()
-        else:
-            bad = not torch.allclose(tensor, number * ((size + 1) / 2), rtol=1e-5)
-        wrong[way] += bool(bad)
-
-    if UBT in ways:
-        for _ in range(options.warmup_steps):
-            engine.submit(number * (rank + 1), average=True).wait()
-    for way in ways:
-        once(way)
-        times[way].clear()
-    blocks = itertools.count()
-    going = True
-    with disturbed(name, place):
-        while going:
-            going = False
-            block = next(blocks)
-            for way in ways:
-                key = f"{block}/{way}"
-                if rank == 0:
-                    most_s = math.inf if way == UBT else cap_s
-                    place.store.set(key, str(more(times[way], ops, most_s)))
-                for _ in range(int(place.store.get(key))):
-                    once(way)
-                    going = True
-    ledger = engine.ledger
-    told = {
-        "times": times,
-        "wrong": wrong,
+    ledger = rank.engine.ledger
+    result = {
+        "times": rank.times,
+        "wrong": rank.wrong,
         "ends": [ledger.totals[f"end {kind}"] for kind in ("complete", "early", "timeout")],
         "loss": ledger.totals["lost"] / max(1, ledger.totals["due"]),
-        "bound": engine.sync_point.bound_s,
+        "bound": rank.engine.sync_point.bound_s,
     }
-    if rank == 0:
+    if process.rank == 0:
         print(ledger.table(20), dict(ledger.dropped), file=sys.stderr)
-    place.leave(told)
+    process.leave(result)
+
+
+class Averager:
+    """A rank that averages the same tensor with the others again and again.
+
+    Attributes:
+        times: by way, when each operation began and when this rank had its result.
+        wrong: by way, how many results were wrong.
+    """
+
+    def __init__(self, process: RankProcess, mib: float, ways: list[str]) -> None:
+        import torch
+        from torch._C._distributed_c10d import PrefixStore
+
+        from runtime.optireduce.engine import OptiReduceEngine
+        from runtime.optireduce.options import Options
+
+        self._process = process
+        self._ranks = process.world_size
+        self._ways = ways
+        self._options = Options(hadamard="off", resync_steps=0, stop_loss=1.0, reliable_steps=1)
+        self.engine = OptiReduceEngine(
+            PrefixStore("engine", process.store),
+            process.rank,
+            self._ranks,
+            options=self._options,
+            timeout_s=TIMEOUT_S,
+        )
+        # As many elements on every rank: the transposes split them evenly.
+        numel = int(mib * MIB / 4) // self._ranks * self._ranks
+        self._numbers = torch.arange(numel, dtype=torch.float32) % 251
+        self._average = ways_of(self.engine, numel)
+        self.times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+        self.wrong: dict[str, int] = dict.fromkeys(ways, 0)
+
+    def warm_up(self) -> None:
+        """The engine's own warm-up, then an operation in each way, which is not timed."""
+        if UBT in self._ways:
+            for _ in range(self._options.warmup_steps):
+                self.engine.submit(self._contribution(), average=True).wait()
+        for way in self._ways:
+            self._once(way)
+            self.times[way].clear()
+
+    def run_blocks(self, ops: int, cap_s: float) -> None:
+        """A block of each way in turn, until rank 0 says that none has to go on."""
+        for block in itertools.count():
+            operations = 0
+            for way in self._ways:
+                key = f"{block}/{way}"
+                if self._process.rank == 0:
+                    ways_cap_s = math.inf if way == UBT else cap_s
+                    self._process.store.set(key, str(more(self.times[way], ops, ways_cap_s)))
+                in_block = int(self._process.store.get(key))
+                for _ in range(in_block):
+                    self._once(way)
+                operations += in_block
+            if not operations:
+                return
+
+    def _contribution(self) -> Any:
+        return self._numbers * (self._process.rank + 1)
+
+    def _once(self, way: str) -> None:
+        import torch
+
+        tensor = self._contribution()
+        began_s = time.monotonic()
+        self._average[way](tensor)
+        self.times[way].append((began_s, time.monotonic()))
+
+        if way == UBT:  # a loss at an owner is in no other rank's ledger
+            too_small = (tensor < self._numbers * 0.999).any()
+            too_large = (tensor > self._numbers * self._ranks * 1.001).any()
+            is_wrong = bool(too_small or too_large)
+        else:
+            mean = self._numbers * ((self._ranks + 1) / 2)
+            is_wrong = not torch.allclose(tensor, mean, rtol=1e-5)
+        self.wrong[way] += is_wrong
 
 
 def more(times: list[tuple[float, float]], ops: int, cap_s: float) -> int:
@@ -175,7 +212,8 @@ def more(times: list[tuple[float, float]], ops: int, cap_s: float) -> int:
     spent_s = sum(done - began for began, done in times)
     if spent_s >= cap_s:
         return 0
-    return min(ops - len(times), BLOCK if spent_s <= SLOW_S * len(times) else 1)
+    is_slow = spent_s > SLOW_S * len(times)
+    return min(ops - len(times), 1 if is_slow else BLOCK)
 
 
 def collect(
@@ -187,26 +225,33 @@ def collect(
     )
     argv = ["bench.optireduce.tails", "--rank-side", *ways, "--mib", f"{options.mib:g}"]
     argv += ["--ops", str(options.ops), "--cap", f"{options.cap:g}", "--networks", name]
-    found = run(argv, options.hosts, network, limit_s=600.0)
-    if any(sum(one["wrong"].values()) for one in found):
-        raise SystemExit(f"wrong results: {[one['wrong'] for one in found]}")
+    results = run(argv, options.hosts, network, limit_s=600.0)
+    wrong = [result["wrong"] for result in results]
+    if any(sum(counts.values()) for counts in wrong):
+        raise SystemExit(f"wrong results: {wrong}")
+
     seconds = {}
     for way in ways:
-        operations = zip(*(one["times"][way] for one in found), strict=True)
-        seconds[way] = [
-            max(done for _, done in ranks) - max(began for began, _ in ranks)
-            for ranks in operations
-        ]
+        operations = zip(*(result["times"][way] for result in results), strict=True)
+        seconds[way] = [operation_s(times) for times in operations]
+    ends = zip(*(result["ends"] for result in results), strict=True)
     return {
         "seconds": seconds,
-        "loss": statistics.mean(one["loss"] for one in found),
-        "ends": [sum(column) for column in zip(*(one["ends"] for one in found), strict=True)],
-        "bound": found[0]["bound"],
+        "loss": statistics.mean(result["loss"] for result in results),
+        "ends": [sum(of_ranks) for of_ranks in ends],
+        "bound": results[0]["bound"],
     }
 
 
+def operation_s(times: Sequence[tuple[float, float]]) -> float:
+    """From the last rank's entry to the last rank's result."""
+    last_entry_s = max(began_s for began_s, _ in times)
+    last_result_s = max(done_s for _, done_s in times)
+    return last_result_s - last_entry_s
+
+
 def percentiles(seconds: list[float]) -> tuple[float, float, float]:
-    """(p50, p99, most) in ms."""
+    """(p50, p99, longest) in ms."""
     times = sorted(seconds)
     p99 = times[min(len(times) - 1, int(0.99 * len(times)))]
     return statistics.median(times) * 1e3, p99 * 1e3, times[-1] * 1e3
@@ -214,15 +259,15 @@ def percentiles(seconds: list[float]) -> tuple[float, float, float]:
 
 def measure(name: str, options: argparse.Namespace) -> None:
     """Print a row for each way."""
-    found = collect(NETWORKS[name], options, list(WAYS), name)
-    for way, seconds in found["seconds"].items():
-        p50, p99, most = percentiles(seconds)
+    collected = collect(NETWORKS[name], options, list(WAYS), name)
+    for way, seconds in collected["seconds"].items():
+        p50, p99, longest = percentiles(seconds)
         extra = "- | - | -"
         if way == UBT:
-            ends = "/".join(map(str, found["ends"]))
-            extra = f"{found['loss']:.2%} | {found['bound'] * 1e3:.0f} | {ends}"
+            ends = "/".join(map(str, collected["ends"]))
+            extra = f"{collected['loss']:.2%} | {collected['bound'] * 1e3:.0f} | {ends}"
         print(
-            f"| {name} | {way} | {len(seconds)} | {p50:.0f} | {p99:.0f} | {most:.0f} "
+            f"| {name} | {way} | {len(seconds)} | {p50:.0f} | {p99:.0f} | {longest:.0f} "
             f"| {p99 / p50:.2f} | {extra} |",
             flush=True,
         )
@@ -235,8 +280,8 @@ def calibrate(options: argparse.Namespace) -> None:
     for share, ms in CANDIDATES:
         limits = Limits(tails=(Tail(share, ms / 1e3),))
         seconds = collect(limits, options, [GLOO])["seconds"][GLOO]
-        p50, p99, most = percentiles(seconds)
-        cells = f"{len(seconds)} | {p50:.0f} | {p99:.0f} | {most:.0f} | {p99 / p50:.2f}"
+        p50, p99, longest = percentiles(seconds)
+        cells = f"{len(seconds)} | {p50:.0f} | {p99:.0f} | {longest:.0f} | {p99 / p50:.2f}"
         print(f"| {share:.2%} | {ms} | {cells} |", flush=True)
 
 
@@ -261,10 +306,11 @@ def main() -> None:
         options.ops = min(options.ops, 100)
         options.cap = min(options.cap, 5.0)
         options.networks = [name for name in options.networks if name in SHORT]
-    place = f"{options.hosts} hosts, {options.rate:g} Mbit/s, reno, {options.mib:g} MiB"
+
+    setting = f"{options.hosts} hosts, {options.rate:g} Mbit/s, reno, {options.mib:g} MiB"
     ours_s = options.ops * SLOW_S / 5
     most_s = len(options.networks) * (3 * options.cap + ours_s + START_S)
-    print(f"{place}, seed {options.seed}; milliseconds (at most about {most_s:.0f} s)\n")
+    print(f"{setting}, seed {options.seed}; milliseconds (at most about {most_s:.0f} s)\n")
     if options.calibrate:
         calibrate(options)
         return

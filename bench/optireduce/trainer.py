@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.optireduce.models import TASKS, Task
-from bench.optireduce.places import TIMEOUT_S, Place
+from bench.optireduce.places import TIMEOUT_S, RankProcess
 from runtime import ddp
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.compiled.choice import choose
@@ -82,8 +82,9 @@ class Job:
     @classmethod
     def read(cls, text: str) -> Job:
         """The inverse."""
-        told = json.loads(text)
-        return cls(**{**told, "runs": [Run(**one) for one in told["runs"]]})
+        fields = json.loads(text)
+        fields["runs"] = [Run(**run) for run in fields["runs"]]
+        return cls(**fields)
 
 
 class Thrown:
@@ -107,7 +108,7 @@ class Thrown:
         self._dice = np.random.default_rng(seed)
 
 
-def train(place: Place, job: Job, task: Task, run: Run, name: str) -> dict[str, Any]:
+def train(process: RankProcess, job: Job, task: Task, run: Run, name: str) -> dict[str, Any]:
     """One run; its name is the same on all ranks, and nobody else's.
 
     Returns:
@@ -117,80 +118,126 @@ def train(place: Place, job: Job, task: Task, run: Run, name: str) -> dict[str, 
         tested: how many images this rank's part has.
         lost, skipped, bound_s, drift (the largest before a re-synchronization): of OptiReduce.
     """
-    model = DistributedDataParallel(task.model(run.seed), bucket_cap_mb=4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=task.rate, momentum=0.9)
-    attachment = None
-    if run.way == OURS:
-        options = Options(warmup_steps=job.warm_up, datagram_bytes=job.datagram_bytes)
-        attachment = ddp.attach(
-            model, algorithm="optireduce", options=options, optimizer=optimizer, timeout_s=TIMEOUT_S
-        )
+    training = Training(process, job, task, run)
     steps = job.steps or task.steps
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda at: min(1.0, 2 - 2 * at / steps))
-    inputs, classes = task.train
-    tests = [part[place.rank :: place.size] for part in task.test]
-    dice = torch.Generator().manual_seed(100 * run.seed + place.rank)
-    look = 1
-    drift = 0.0
-    marks: list[int] = []
-    times: list[float] = []
-
-    def right() -> int:
-        with torch.no_grad():
-            return int((model.module(tests[0]).argmax(1) == tests[1]).sum())
-
+    next_look = 1
+    right: list[int] = []
     for step in range(steps):
-        if step == look:
-            capped = times if run.way == GLOO else times[job.warm_up :]
-            following = _next_look(place, f"{name}/{step}", times[-1], sum(capped) < job.cap_s)
-            if not following:
+        if step == next_look:
+            after = _steps_to_next_look(process, f"{name}/{step}", training)
+            if not after:
                 break
-            look += following
-        mine = torch.randint(0, len(inputs), (BATCH,), generator=dice)
-        began = time.monotonic()
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs[mine]), classes[mine]).backward()
-        optimizer.step()
-        times.append(time.monotonic() - began)
-        rate.step()
-        if attachment is not None:
-            drift = max(drift, attachment.replicas.drift)
+            next_look += after
+        training.step()
         if step + 1 in (steps // 4, 3 * steps // 4):
-            marks.append(right())
-    told = {"seconds": times[job.warm_up :] or times, "right": marks, "tested": len(tests[0])}
-    whole = len(times) == steps
+            right.append(training.right())
+
+    result: dict[str, Any] = {
+        "seconds": training.times[job.warm_up :] or training.times,
+        "right": right,
+        "tested": len(training.test_inputs),
+    }
+    is_whole = len(training.times) == steps
+    attachment = training.attachment
     if attachment is not None:
         totals = attachment.ledger.totals
-        told |= {"lost": totals["lost"] / max(1, totals["due"]), "skipped": totals["skipped"]}
-        told["bound_s"] = attachment.engine.sync_point.bound_s
-        told["drift"] = max(drift, attachment.resync() if whole else 0.0)
-    if whole:
-        marks.append(right())
-    place.meet(f"{name}/over")
+        result["lost"] = totals["lost"] / max(1, totals["due"])
+        result["skipped"] = totals["skipped"]
+        result["bound_s"] = attachment.engine.sync_point.bound_s
+        last_drift = attachment.resync() if is_whole else 0.0
+        result["drift"] = max(training.drift, last_drift)
+    if is_whole:
+        right.append(training.right())
+
+    process.meet(f"{name}/over")
     if attachment is not None:
         attachment.close()
-    return told
+    return result
 
 
-def _next_look(place: Place, key: str, last_s: float, more: bool) -> int:
+class Training:
+    """A model on its way, step by step.
+
+    Attributes:
+        attachment: of OptiReduce.
+        times: in seconds, of all steps until now.
+        drift: the largest until now; of OptiReduce.
+    """
+
+    def __init__(self, process: RankProcess, job: Job, task: Task, run: Run) -> None:
+        self._job = job
+        self._run = run
+        self._model = DistributedDataParallel(task.model(run.seed), bucket_cap_mb=4)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=task.rate, momentum=0.9)
+        self.attachment = None
+        if run.way == OURS:
+            self.attachment = ddp.attach(
+                self._model,
+                algorithm="optireduce",
+                options=Options(warmup_steps=job.warm_up, datagram_bytes=job.datagram_bytes),
+                optimizer=self._optimizer,
+                timeout_s=TIMEOUT_S,
+            )
+
+        steps = job.steps or task.steps
+        self._rate = torch.optim.lr_scheduler.LambdaLR(
+            self._optimizer, lambda step: min(1.0, 2 - 2 * step / steps)
+        )
+        self._inputs, self._classes = task.train
+        inputs, classes = task.test
+        self.test_inputs = inputs[process.rank :: process.world_size]
+        self._test_classes = classes[process.rank :: process.world_size]
+        self._dice = torch.Generator().manual_seed(100 * run.seed + process.rank)
+        self.times: list[float] = []
+        self.drift = 0.0
+
+    def step(self) -> None:
+        """One batch."""
+        batch = torch.randint(0, len(self._inputs), (BATCH,), generator=self._dice)
+        began = time.monotonic()
+        self._optimizer.zero_grad()
+        outputs = self._model(self._inputs[batch])
+        nn.functional.cross_entropy(outputs, self._classes[batch]).backward()
+        self._optimizer.step()
+        self.times.append(time.monotonic() - began)
+        self._rate.step()
+        if self.attachment is not None:
+            self.drift = max(self.drift, self.attachment.replicas.drift)
+
+    def right(self) -> int:
+        """How many test images of this rank's part are told rightly."""
+        with torch.no_grad():
+            told = self._model.module(self.test_inputs).argmax(1)
+            return int((told == self._test_classes).sum())
+
+    def has_time(self) -> bool:
+        """Whether its steps, without OptiReduce's warm-up, have taken less than the job's cap."""
+        capped = self.times if self._run.way == GLOO else self.times[self._job.warm_up :]
+        return sum(capped) < self._job.cap_s
+
+
+def _steps_to_next_look(process: RankProcess, key: str, training: Training) -> int:
     """After how many steps to look again, by rank 0's clock; 0: time is up."""
-    if place.rank == 0:
-        place.store.set(key, str((1 if last_s > SLOW_S else LOOK_EVERY) if more else 0))
-    return int(place.store.get(key))
+    if process.rank == 0:
+        steps = 0
+        if training.has_time():
+            steps = 1 if training.times[-1] > SLOW_S else LOOK_EVERY
+        process.store.set(key, str(steps))
+    return int(process.store.get(key))
 
 
 def main() -> None:
     """All runs of the job."""
     choose("auto")  # tries the data path on itself: before anything is thrown away
     job = Job.read(sys.argv[1])
-    place = Place.find()
+    process = RankProcess.from_environment()
     thrown = Thrown()
     task = TASKS[job.task]()
-    found = []
+    results = []
     for number, run in enumerate(job.runs):
-        thrown.draw(run.share, 100 * run.seed + place.rank)
-        found.append(train(place, job, task, run, str(number)))
-    place.leave({"runs": found})
+        thrown.draw(run.share, 100 * run.seed + process.rank)
+        results.append(train(process, job, task, run, str(number)))
+    process.leave({"runs": results})
 
 
 if __name__ == "__main__":

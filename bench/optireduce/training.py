@@ -39,29 +39,35 @@ LOOPBACK_DATAGRAM_BYTES = 8192
 """Loopback carries them whole, and a datagram costs much the same whatever its size."""
 SHORT = ("clean", "higher tail")
 
-Found = dict[Run, dict[str, Any]]
+Result = dict[str, Any]
+"""What came of a run: what ``bench.optireduce.trainer.train`` returns, and its accuracy."""
 
 
-def train(job: Job, hosts: int, network: Network | None) -> Found:
+def train(job: Job, hosts: int, network: Network | None) -> dict[Run, Result]:
     """What came of each run: rank 0's word, but the losses and right answers of all ranks."""
-    told = [one["runs"] for one in run(job.argv(), hosts, network, limit_s=900.0)]
-    return {each: _together(ranks) for each, *ranks in zip(job.runs, *told, strict=True)}
+    outputs = run(job.argv(), hosts, network, limit_s=900.0)
+    results = {}
+    for number, training in enumerate(job.runs):
+        results[training] = _together([output["runs"][number] for output in outputs])
+    return results
 
 
-def _together(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    tested = sum(one["tested"] for one in ranks)
-    rights = zip(*(one["right"] for one in ranks), strict=True)
+def _together(of_ranks: Sequence[Result]) -> Result:
+    tested = sum(result["tested"] for result in of_ranks)
+    right_by_mark = zip(*(result["right"] for result in of_ranks), strict=True)
     return {
-        **ranks[0],
-        "lost": statistics.mean(one.get("lost", 0.0) for one in ranks),
-        "skipped": sum(one.get("skipped", 0) for one in ranks),
-        "accuracy": [sum(right) / tested for right in rights],
+        **of_ranks[0],
+        "lost": statistics.mean(result.get("lost", 0.0) for result in of_ranks),
+        "skipped": sum(result.get("skipped", 0) for result in of_ranks),
+        "accuracy": [sum(right) / tested for right in right_by_mark],
     }
 
 
 def spread(values: Sequence[float]) -> str:
     """Standard deviation of a sample, for a table."""
-    return f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    if len(values) < 2:
+        return ""
+    return f" ± {statistics.stdev(values):.2f}"
 
 
 def percents(shares: Sequence[float]) -> str:
@@ -81,32 +87,49 @@ def loopback(options: argparse.Namespace) -> None:
     ways = [(GLOO, 0.0), *((OURS, share) for share in options.shares)]
     for name in options.tasks:
         runs = [Run(way, share, seed) for seed in seeds for way, share in ways]
-        job = Job(name, runs, options.steps, WARM_UP, 1e9, LOOPBACK_DATAGRAM_BYTES)
-        found = train(job, options.hosts, None)
+        job = Job(
+            task=name,
+            runs=runs,
+            steps=options.steps,
+            warm_up=WARM_UP,
+            cap_s=1e9,
+            datagram_bytes=LOOPBACK_DATAGRAM_BYTES,
+        )
+        results = train(job, options.hosts, None)
+        lossless = [results[Run(GLOO, 0.0, seed)] for seed in seeds]
         for way, share in ways:
-            mine = [found[Run(way, share, seed)] for seed in seeds]
-            exact = [found[Run(GLOO, 0.0, seed)] for seed in seeds]
-            pairs = zip(mine, exact, strict=True)
-            points = [100 * (a["accuracy"][-1] - b["accuracy"][-1]) for a, b in pairs]
-            against = f"{' '.join(f'{p:+.2f}' for p in points)} | {statistics.mean(points):+.2f}"
-            marks = [percents(mark) for mark in zip(*(a["accuracy"] for a in mine), strict=True)]
-            print(
-                f"| {name} | {way} | {share:.0%} | {' | '.join(marks)} "
-                f"| {'- | -' if way == GLOO else against + spread(points)} "
-                f"| {statistics.mean(a['lost'] for a in mine):.2%} "
-                f"| {max(a.get('drift', 0.0) for a in mine):.1e} "
-                f"| {sum(a['skipped'] for a in mine)} |",
-                flush=True,
-            )
+            by_seed = [results[Run(way, share, seed)] for seed in seeds]
+            print(f"| {name} | {way} | {share:.0%} {loopback_cells(way, by_seed, lossless)} |",
+                  flush=True)  # fmt: skip
+
+
+def loopback_cells(way: str, by_seed: list[Result], lossless: list[Result]) -> str:
+    """A row of the table of accuracy, after its first three columns."""
+    by_mark = zip(*(result["accuracy"] for result in by_seed), strict=True)
+    accuracies = " | ".join(percents(shares) for shares in by_mark)
+
+    points = []  # of per cent, against Gloo's training of the same seed
+    for result, baseline in zip(by_seed, lossless, strict=True):
+        points.append(100 * (result["accuracy"][-1] - baseline["accuracy"][-1]))
+    against_gloo = "- | -"
+    if way != GLOO:
+        each_seed = " ".join(f"{difference:+.2f}" for difference in points)
+        against_gloo = f"{each_seed} | {statistics.mean(points):+.2f}{spread(points)}"
+
+    lost = statistics.mean(result["lost"] for result in by_seed)
+    drift = max(result.get("drift", 0.0) for result in by_seed)
+    skipped = sum(result["skipped"] for result in by_seed)
+    return f"| {accuracies} | {against_gloo} | {lost:.2%} | {drift:.1e} | {skipped}"
 
 
 def on_lab(options: argparse.Namespace) -> None:
     """Time and accuracy."""
     steps = options.steps or LAB_STEPS
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    place = f"{options.hosts} hosts, {options.rate:g} Mbit/s, reno, {options.seeds} x {steps} steps"
+    trainings = f"{options.seeds} x {steps} steps"
     most_s = len(options.tasks) * len(options.networks) * (2 * len(seeds) * options.cap + 8)
-    print(f"{place} (at most about {most_s:.0f} s)\n")
+    print(f"{options.hosts} hosts, {options.rate:g} Mbit/s, reno, {trainings} "
+          f"(at most about {most_s:.0f} s)\n")  # fmt: skip
     print("| task | network | way | steps | step mean, ms | p50 | p99 | Gloo's mean over this "
           "| accuracy | lost | t_B |")  # fmt: skip
     print("|:--|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
@@ -116,28 +139,44 @@ def on_lab(options: argparse.Namespace) -> None:
                 hosts=options.hosts, rate_mbit=options.rate, everywhere=NETWORKS[name]
             )
             runs = [Run(way, 0.0, seed) for seed in seeds for way in (GLOO, OURS)]
-            job = Job(task, runs, steps, WARM_UP, options.cap)
-            found = train(job, options.hosts, network)
-            native = 0.0
+            job = Job(task=task, runs=runs, steps=steps, warm_up=WARM_UP, cap_s=options.cap)
+            results = train(job, options.hosts, network)
+            of_gloo = [results[Run(GLOO, 0.0, seed)] for seed in seeds]
+            gloo_mean_s = statistics.mean(step_seconds(of_gloo))
             for way in (GLOO, OURS):
-                mine = [found[Run(way, 0.0, seed)] for seed in seeds]
-                times = sorted(one for each in mine for one in each["seconds"])
-                mean = statistics.mean(times)
-                p50 = statistics.median(times)
-                p99 = times[int(0.99 * (len(times) - 1))]
-                native = mean if way == GLOO else native
-                whole = all(len(each["accuracy"]) == MARKS for each in mine)
-                accuracy = percents([each["accuracy"][-1] for each in mine]) if whole else "-"
-                extra = "- | -"
-                if way == OURS:
-                    lost = statistics.mean(each["lost"] for each in mine)
-                    extra = f"{lost:.2%} | {max(each['bound_s'] for each in mine) * 1e3:.0f}"
-                print(
-                    f"| {task} | {name} | {way} | {len(times)} | {mean * 1e3:.0f} "
-                    f"| {p50 * 1e3:.0f} | {p99 * 1e3:.0f} | {native / mean:.2f} | {accuracy} "
-                    f"| {extra} |",
-                    flush=True,
-                )
+                by_seed = [results[Run(way, 0.0, seed)] for seed in seeds]
+                print(f"| {task} | {name} | {way} {lab_cells(way, by_seed, gloo_mean_s)} |",
+                      flush=True)  # fmt: skip
+
+
+def step_seconds(by_seed: list[Result]) -> list[float]:
+    """The times of the steps of all trainings, in ascending order."""
+    times: list[float] = []
+    for result in by_seed:
+        times += result["seconds"]
+    return sorted(times)
+
+
+def lab_cells(way: str, by_seed: list[Result], gloo_mean_s: float) -> str:
+    """A row of the table of times and accuracy, after its first three columns."""
+    times = step_seconds(by_seed)
+    mean_s = statistics.mean(times)
+    p50_s = statistics.median(times)
+    p99_s = times[int(0.99 * (len(times) - 1))]
+
+    accuracy = "-"
+    if all(len(result["accuracy"]) == MARKS for result in by_seed):  # none has stopped
+        accuracy = percents([result["accuracy"][-1] for result in by_seed])
+
+    of_ubt = "- | -"
+    if way == OURS:
+        lost = statistics.mean(result["lost"] for result in by_seed)
+        bound_s = max(result["bound_s"] for result in by_seed)
+        of_ubt = f"{lost:.2%} | {bound_s * 1e3:.0f}"
+    return (
+        f"| {len(times)} | {mean_s * 1e3:.0f} | {p50_s * 1e3:.0f} | {p99_s * 1e3:.0f} "
+        f"| {gloo_mean_s / mean_s:.2f} | {accuracy} | {of_ubt}"
+    )
 
 
 def main() -> None:
@@ -155,14 +194,19 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="digits, 40 steps, few networks")
     parser.add_argument("--loopback", action="store_true", help="accuracy alone, without a lab")
     options = parser.parse_args()
-    options.seeds = options.seeds or (3 if options.loopback else 1)
+    if not options.seeds:
+        options.seeds = 3 if options.loopback else 1
     if options.short:
         options.steps = 40
         options.tasks = ["digits"]
         options.seeds = 1
         options.networks = [name for name in options.networks if name in SHORT]
+
     began_s = time.monotonic()
-    (loopback if options.loopback else on_lab)(options)
+    if options.loopback:
+        loopback(options)
+    else:
+        on_lab(options)
     print(f"\n{time.monotonic() - began_s:.0f} s")
 
 

@@ -35,9 +35,10 @@ def radix2(flat: torch.Tensor) -> None:
     size = 1
     while size < flat.numel():
         pairs = flat.view(-1, 2, size)
-        low = pairs[:, 0] + pairs[:, 1]
-        high = pairs[:, 0] - pairs[:, 1]
-        pairs[:, 0], pairs[:, 1] = low, high
+        sums = pairs[:, 0] + pairs[:, 1]
+        differences = pairs[:, 0] - pairs[:, 1]
+        pairs[:, 0] = sums
+        pairs[:, 1] = differences
         size *= 2
     flat /= math.sqrt(flat.numel())
 
@@ -56,17 +57,19 @@ def main() -> None:
         small = x.to(dtype)
         ways[f"transform, {dtype}, 4096"] = lambda t=small: hadamard.transform(t, 1)
     ways["plain radix-2, whole bucket"] = lambda: radix2(x)
+
     times: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(repeats):
         for way, run in ways.items():
             began = time.perf_counter()
             run()
             times[way].append(time.perf_counter() - began)
+
     floor = statistics.median(times["copy"])
     print(f"{NUMEL} elements, {torch.get_num_threads()} threads\n")
     print("| way | ms | copies |\n|:--|--:|--:|")
-    for way, taken in times.items():
-        median = statistics.median(taken)
+    for way, seconds in times.items():
+        median = statistics.median(seconds)
         print(f"| {way} | {median * 1e3:.1f} | {median / floor:.1f} |")
 
     datagrams(choose("auto"), repeats)
@@ -100,26 +103,33 @@ def datagrams(compiled: DataPath, repeats: int) -> None:
     for name, path in (("numpy", NUMPY), ("compiled", compiled)):
         rows = np.zeros((count, size), np.uint8)
         for tags, key in (("", b""), (", tags", b"k" * 16)):
-            sender, receiver = (path.codec(1, rank, 2, size, key) for rank in (1, 0))
+            sender = path.codec(1, 1, 2, size, key)
+            receiver = path.codec(1, 0, 2, size, key)
             row(f"{name}: write{tags}", functools.partial(sender.write, rows, burst))
             row(f"{name}: check{tags}", functools.partial(_check, receiver, rows))
+
             placer = path.placer(receiver)
             arrived = np.zeros(count, bool)
             into = np.zeros(nbytes, np.uint8)
             placer.open(1, [ExpectedShard(stage=0, sender=1, arrived=arrived, into=into)])
-            place = functools.partial(_place, placer, rows, arrived)
-            row(f"{name}: check and place{tags}", place)
+            check_and_place = functools.partial(_place, placer, rows, arrived)
+            row(f"{name}: check and place{tags}", check_and_place)
+
         for ranks in (2, 4):
             own = torch.rand(nbytes // 4)
             pieces = np.zeros((ranks - 1, count, payload), np.uint8)
-            there = np.ones((ranks - 1, count), bool)
+            all_arrived = np.ones((ranks - 1, count), bool)
             raw = own.view(torch.uint8).numpy()
-            run = functools.partial(path.average, raw, own.dtype, 0, pieces, 0, there, True)
-            row(f"{name}: average of {ranks}", run)
+            average = functools.partial(
+                path.average, raw, own.dtype, 0, pieces, 0, all_arrived, True
+            )
+            row(f"{name}: average of {ranks}", average)
+
     for ranks in (2, 4):
         own = torch.rand(nbytes // 4)
-        others = torch.rand(ranks - 1, nbytes // 4)
-        row(f"torch, add_ and div_: average of {ranks}", lambda: _average(own, others))  # noqa: B023
+        contributions = torch.rand(ranks - 1, nbytes // 4)
+        average_by_torch = functools.partial(_average, own, contributions)
+        row(f"torch, add_ and div_: average of {ranks}", average_by_torch)
 
 
 def _check(receiver: Codec, rows: Bytes) -> None:
@@ -132,10 +142,10 @@ def _place(placer: Placer, rows: Bytes, arrived: np.ndarray) -> None:
     placer.read(rows)
 
 
-def _average(own: torch.Tensor, others: torch.Tensor) -> None:
-    for other in others:
-        own.add_(other)
-    own.div_(len(others) + 1)
+def _average(own: torch.Tensor, contributions: torch.Tensor) -> None:
+    for contribution in contributions:
+        own.add_(contribution)
+    own.div_(len(contributions) + 1)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,9 @@ class Device:
 
     def class_of(self, source: str) -> str:
         """The class that frames from a source address go to."""
-        return "root" if "root" in self.rates else self.by_source.get(source, self.default)
+        if "root" in self.rates:
+            return "root"
+        return self.by_source.get(source, self.default)
 
 
 @dataclass
@@ -85,14 +87,16 @@ def _tc(world: World, where: str, line: str) -> None:
     words = line.split()
     device = world.devices.setdefault((where, words[words.index("dev") + 1]), Device())
     if match := re.search(rf"root tbf rate {NUMBER}bit burst (\d+)", line):
-        device.rates["root"], device.bursts["root"] = float(match[1]), int(match[2])
+        device.rates["root"] = float(match[1])
+        device.bursts["root"] = int(match[2])
     elif match := re.search(r"root handle 1: htb default (\w+)", line):
         device.default = f"1:{match[1]}"
     elif match := re.search(
         rf"parent (\S+) classid (\S+) htb rate {NUMBER}bit ceil \3bit burst (\d+) cburst \4", line
     ):
         assert match[1] == "1:" or match[1] in device.rates
-        device.rates[match[2]], device.bursts[match[2]] = float(match[3]), int(match[4])
+        device.rates[match[2]] = float(match[3])
+        device.bursts[match[2]] = int(match[4])
     elif match := re.search(r"qdisc add dev \S+ parent (\S+) (bfifo|netem) (.*)", line):
         assert match[1] in device.rates
         device.leaves[match[1]] = f"{match[2]} {match[3]}"

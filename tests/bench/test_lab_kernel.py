@@ -34,9 +34,9 @@ LOSSES = """\
 -A INPUT ! -s 10.77.0.254/32 -i e0 -m statistic --mode random --probability 0.00999999978 -j DROP
 """
 QUEUED = "-P FORWARD ACCEPT\n" + "".join(
-    f"-A FORWARD -i v{i} -o v{j} -j NFQUEUE --queue-num 0\n"
-    for i, j in NETWORK.pairs
-    if (i, j) != (0, 2)
+    f"-A FORWARD -i v{sender} -o v{receiver} -j NFQUEUE --queue-num 0\n"
+    for sender, receiver in NETWORK.pairs
+    if (sender, receiver) != (0, 2)
 )
 GOOD = {
     "forwarding": "1\n",
@@ -68,9 +68,9 @@ BAD = [
 
 def problem(setting, output):
     queues = plan(NETWORK, CHOICE).queues
-    found = [check for check in checks(NETWORK, CHOICE, queues) if check.setting == setting]
-    assert len(found) == 1
-    return found[0].problem(output)
+    of_setting = [check for check in checks(NETWORK, CHOICE, queues) if check.setting == setting]
+    assert len(of_setting) == 1
+    return of_setting[0].problem(output)
 
 
 @pytest.mark.parametrize("setting", GOOD)
@@ -94,6 +94,7 @@ def test_netem_delays_are_read_back():
     ]
     assert check.problem(json.dumps(leaves)) == ""
     assert "nothing" in check.problem(json.dumps(leaves[:1]))
+
     leaves[0]["options"]["delay"]["delay"] = 0.004
     assert "0.004" in check.problem(json.dumps(leaves))
 
@@ -134,11 +135,22 @@ def test_delays_are_drawn_as_asked_for_and_again_the_same():
         {"queue": 0, "delay_s": 0.005, "tails": [[0.1, 0.02], [0.5, 1.0]]},
         {"queue": 1, "delay_s": 0.001, "tails": []},
     ]
-    draws = [delay.Delays(queues, 7) for _ in range(2)]
-    seen = [[d.draw(0) for _ in range(4000)] for d in draws]
-    assert seen[0] == seen[1]
-    assert set(map(lambda s: round(s, 9), seen[0])) == {0.005, 0.025, 1.005, 1.025}
-    assert sum(s > 1 for s in seen[0]) / 4000 == pytest.approx(0.5, abs=0.05)
-    assert sum(round(s % 1, 9) == 0.025 for s in seen[0]) / 4000 == pytest.approx(0.1, abs=0.03)
-    assert {draws[0].draw(1) for _ in range(10)} == {0.001}
-    assert seen[0] != [delay.Delays(queues, 8).draw(0) for _ in range(4000)]
+    delays = delay.Delays(queues, 7)
+    drawn_s = drawn(delays)
+    assert drawn(delay.Delays(queues, 7)) == drawn_s
+    assert drawn(delay.Delays(queues, 8)) != drawn_s
+
+    assert {round(seconds, 9) for seconds in drawn_s} == {0.005, 0.025, 1.005, 1.025}
+    in_second_tail = sum(seconds > 1 for seconds in drawn_s)
+    assert in_second_tail / DRAWS == pytest.approx(0.5, abs=0.05)
+    in_first_tail = sum(round(seconds % 1, 9) == 0.025 for seconds in drawn_s)
+    assert in_first_tail / DRAWS == pytest.approx(0.1, abs=0.03)
+    assert {delays.draw(1) for _ in range(10)} == {0.001}
+
+
+DRAWS = 4000
+
+
+def drawn(delays):
+    """The delays of as many frames of queue 0."""
+    return [delays.draw(0) for _ in range(DRAWS)]

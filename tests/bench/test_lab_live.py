@@ -42,15 +42,17 @@ def test_ranks_have_torchrun_s_variables_and_an_address_of_their_own(lab):
     with lab(hosts=3) as up:
 
         def first_lines(text, **env):
-            return [
-                rank.output.split("\n")[0] for rank in up.run(shell(text), env=env).check().ranks
-            ]
+            job = up.run(shell(text), env=env).check()
+            return [rank.output.split("\n")[0] for rank in job.ranks]
 
         variables = "echo $RANK/$WORLD_SIZE $MASTER_ADDR $GLOO_SOCKET_IFNAME $EXTRA"
-        assert first_lines(variables, EXTRA="x") == [f"{r}/3 10.77.0.1 e0 x" for r in range(3)]
+        expected = [f"{rank}/3 10.77.0.1 e0 x" for rank in range(3)]
+        assert first_lines(variables, EXTRA="x") == expected
         assert first_lines(f"cat {CONGESTION}; ls /sys/fs") == ["reno"] * 3
-        own = first_lines("ip -4 -o addr show e0 | grep -o '10.77.0.[0-9]*'")
-        assert own == [up.address(r) for r in range(3)]
+
+        addresses = first_lines("ip -4 -o addr show e0 | grep -o '10.77.0.[0-9]*'")
+        assert addresses == [up.address(rank) for rank in range(3)]
+
         processes = first_lines("ls /proc | grep -c '^[0-9]*$'")
         assert all(int(count) < 12 for count in processes)  # hosts see only their lab
         assert first_lines("ip -o link | wc -l") == ["2"] * 3
@@ -81,6 +83,7 @@ def test_the_first_failing_rank_is_named_and_ends_the_others(lab):
         assert "rank 1 failed" in job.ranks[0].stopped
         with pytest.raises(JobFailed, match=r"rank 1 ended with 7; it printed\s+oops"):
             job.check()
+
         job = up.run(shell("exit $((RANK == 1))"), keep_going=True)
         assert [rank.returncode for rank in job.ranks] == [0, 1, 0]
 
@@ -96,40 +99,42 @@ def test_a_job_that_does_not_end_is_ended(lab):
 
 
 def test_output_comes_line_by_line_with_its_rank(lab):
-    seen = []
+    lines = []
     with lab(hosts=2) as up:
-        up.run(shell("echo a$RANK; printf b$RANK"), on_line=lambda r, text: seen.append((r, text)))
-    assert sorted(seen) == [(0, "a0"), (0, "b0"), (1, "a1"), (1, "b1")]
+        up.run(shell("echo a$RANK; printf b$RANK"), on_line=lambda r, text: lines.append((r, text)))
+    assert sorted(lines) == [(0, "a0"), (0, "b0"), (1, "a1"), (1, "b1")]
 
 
 def test_losses_hit_only_the_path_they_are_set_for(lab):
     with lab(hosts=3, of_link={(0, 1): Limits(loss=0.9), (0, 2): Limits(loss=0.5)}) as up:
-        found = measure.frames(up, [(0, 1), (0, 2), (1, 0)], 400, 0.0005)
-    assert 0.8 < found[0, 1].loss < 1.0
-    assert 0.3 < found[0, 2].loss < 0.7
-    assert found[1, 0].loss < 0.25  # nothing is set there: a busy receiver may lose some itself
+        measured = measure.frames(up, [(0, 1), (0, 2), (1, 0)], 400, 0.0005)
+    assert 0.8 < measured[0, 1].loss < 1.0
+    assert 0.3 < measured[0, 2].loss < 0.7
+    assert measured[1, 0].loss < 0.25  # nothing is set there: a busy receiver may lose some itself
 
 
 def test_delays_and_tails_are_at_least_what_was_set(lab):
     tail = Limits(delay_s=0.01, tails=(Tail(0.5, 0.05),))
     with lab(hosts=3, of_link={(0, 1): tail}, of_host={2: Limits(delay_s=0.02)}) as up:
-        found = measure.frames(up, [(0, 1), (1, 0), (0, 2)], 200, 0.001)
+        measured = measure.frames(up, [(0, 1), (1, 0), (0, 2)], 200, 0.001)
         assert up.rtt_ms >= 10
-    assert found[0, 1].percentile(0.0) >= 10
-    late = sum(delay >= 60 for delay in found[0, 1].delays_ms)
-    assert late > 50
-    assert found[0, 1].percentile(0.0) < 60  # and some of it is not in the tail
-    assert found[0, 2].percentile(0.0) >= 20
-    assert found[1, 0].percentile(0.0) < 10
+
+    with_tail = measured[0, 1]
+    assert with_tail.percentile(0.0) >= 10
+    in_tail = sum(delay_ms >= 60 for delay_ms in with_tail.delays_ms)
+    assert in_tail > 50
+    assert with_tail.percentile(0.0) < 60  # and some of it is not in the tail
+    assert measured[0, 2].percentile(0.0) >= 20
+    assert measured[1, 0].percentile(0.0) < 10
 
 
 def test_rates_limit_what_passes(lab):
     """A lower bound on the time, from the bytes that had to pass; no claim on speed."""
     with lab(hosts=3, rate_mbit=50, of_link={(0, 1): Limits(rate_mbit=10)}) as up:
-        found = measure.streams(up, [(0, 1), (0, 2)], 0.5)
-    assert 1 < found.mbit[0, 1] < 12
-    assert 1 < found.mbit[0, 2] < 60
-    assert found.congestion == "reno"
+        measured = measure.streams(up, [(0, 1), (0, 2)], 0.5)
+    assert 1 < measured.mbit[0, 1] < 12
+    assert 1 < measured.mbit[0, 2] < 60
+    assert measured.congestion == "reno"
 
 
 @pytest.mark.parametrize(
@@ -207,14 +212,16 @@ with Lab(Network(hosts=2)) as up:
 
 def holders(marker):
     """Processes of the lab that was built under ``marker``: by command line, or by namespace."""
-    found = {}
-    for process in Path("/proc").glob("[0-9]*"):
+    processes = []  # (pid, whether the marker is in its command, network namespace)
+    for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            command = (process / "cmdline").read_bytes().decode(errors="replace")
-            found[process.name] = command, os.readlink(process / "ns/net")
-    spaces = {space for command, space in found.values() if marker in command}
-    spaces.discard(os.readlink("/proc/self/ns/net"))
-    return [pid for pid, (command, space) in found.items() if space in spaces or marker in command]
+            command = (folder / "cmdline").read_bytes().decode(errors="replace")
+            namespace = os.readlink(folder / "ns/net")
+            processes.append((folder.name, marker in command, namespace))
+
+    namespaces = {namespace for _, is_marked, namespace in processes if is_marked}
+    namespaces.discard(os.readlink("/proc/self/ns/net"))
+    return [pid for pid, is_marked, namespace in processes if is_marked or namespace in namespaces]
 
 
 @pytest.mark.parametrize("end", ["raise", signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -253,19 +260,24 @@ def test_an_ordinary_user_can_have_a_lab(lab, tmp_path):
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     env = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(tmp_path)}
 
-    def as_nobody(python, *arguments):
-        become = "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"
-        return execute(*become, python, *arguments, cwd=ROOT, **env)
+    def as_nobody(command):
+        become = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        return execute(*become, *command, cwd=ROOT, **env)
+
+    def is_usable(python):
+        return python is not None and as_nobody([python, "-c", AGAIN]).returncode == 0
 
     pythons = [sys.executable, shutil.which(version, path="/usr/local/bin:/usr/bin")]
-    usable = (p for p in pythons if p and as_nobody(p, "-c", AGAIN).returncode == 0)
-    if (python := next(usable, None)) is None:
+    python = next(filter(is_usable, pythons), None)
+    if python is None:
         pytest.skip(f"no {version} with this project's libraries that an ordinary user may run")
-    options = ["up", "--hosts", "2", "--loss", "10%", "--delay", "2ms", "--json", "--", "id", "-u"]
-    told = json.loads(as_nobody(python, "-m", "bench.lab", *options).stdout)
-    assert told["ok"]
-    assert told["lab"]["congestion"] == "reno"
-    assert [rank["output"] for rank in told["ranks"]] == ["0\n", "0\n"]
+
+    options = "up --hosts 2 --loss 10% --delay 2ms --json -- id -u"
+    done = as_nobody([python, "-m", "bench.lab", *options.split()])
+    facts = json.loads(done.stdout)
+    assert facts["ok"]
+    assert facts["lab"]["congestion"] == "reno"
+    assert [rank["output"] for rank in facts["ranks"]] == ["0\n", "0\n"]
 
 
 def test_congestion_control_that_is_not_permitted_is_refused(lab):

@@ -18,16 +18,22 @@ ALL = "veth", "tbf", "htb", "netem", "statistic", "nfqueue"
 HEADERS = 200
 
 
-def found(*missing):
-    why = "not in this kernel", "Get it"
-    return {n: Mechanism(n, f"use of {n}", n not in missing, *why) for n in ALL}
+def mechanisms(*missing):
+    """All mechanisms of a machine on which some are missing."""
+    by_name = {}
+    for name in ALL:
+        by_name[name] = Mechanism(
+            name, f"use of {name}", name not in missing, "not in this kernel", "Get it"
+        )
+    return by_name
 
 
 def limits(rates=True):
     tail = st.builds(Tail, st.floats(0.001, 1), st.floats(0.001, 1))
+    no_rate = st.none()
     return st.builds(
         Limits,
-        rate_mbit=st.none() | st.floats(1, 2000) if rates else st.none(),
+        rate_mbit=no_rate | st.floats(1, 2000) if rates else no_rate,
         loss=st.sampled_from([0.0, 0.01, 0.25, 1.0]),
         delay_s=st.sampled_from([0.0, 0.001, 0.5]),
         tails=st.lists(tail, max_size=2).map(tuple),
@@ -53,30 +59,33 @@ def networks(draw):
 
 @given(networks(), st.booleans())
 def test_the_commands_amount_to_the_network(network, with_netem):
-    choice = choose(network, found() if with_netem else found("netem"))
-    built = plan(network, choice)
+    available = mechanisms() if with_netem else mechanisms("netem")
+    built = plan(network, choose(network, available))
     world = interpret(built)
-    names = [f"h{h}" for h in range(network.hosts)]
+
+    names = [f"h{host}" for host in range(network.hosts)]
     assert world.namespaces == ["switch", *names]
     assert len(set(world.addresses.values())) == network.hosts
-    for j, name in enumerate(names):
+
+    for receiver, name in enumerate(names):
         port = world.ports[name]
         assert world.routes[world.addresses[name]] == port
         assert world.files[name, CONGESTION] == network.congestion
         sending = world.devices[name, "e0"].rates["root"]
-        assert sending == pytest.approx(network.port_mbit(j) * 1e6, abs=1)
+        assert sending == pytest.approx(network.port_mbit(receiver) * 1e6, abs=1)
+
         into = world.devices["switch", port]
-        for i, other in enumerate(names):
-            if i == j:
+        for sender, sender_name in enumerate(names):
+            if sender == receiver:
                 continue
-            path = network.path(i, j)
-            source = world.addresses[other]
-            rate = min(network.port_mbit(j), path.rate_mbit or 1e9)
-            assert into.rate_for(source) == pytest.approx(rate * 1e6, abs=1)
-            assert world.frames[other] <= into.bursts[into.class_of(source)] - HEADERS
+            path = network.path(sender, receiver)
+            source = world.addresses[sender_name]
+            rate_mbit = min(network.port_mbit(receiver), path.rate_mbit or 1e9)
+            assert into.rate_for(source) == pytest.approx(rate_mbit * 1e6, abs=1)
+            assert world.frames[sender_name] <= into.bursts[into.class_of(source)] - HEADERS
             assert _lost(world, name, source) == pytest.approx(path.loss, abs=1e-8)
-            delayed = _delayed(world, built, other, name)
-            assert delayed == (path.delay_s, path.tails)
+            delay_and_tails = _delayed(world, built, sender_name, name)
+            assert delay_and_tails == (path.delay_s, path.tails)
 
 
 def _lost(world, name, source):
@@ -103,7 +112,7 @@ def _delayed(world, built, sender, receiver):
 @given(networks())
 def test_nothing_is_set_that_is_not_asked_for(network):
     bare = Network(hosts=network.hosts, rate_mbit=network.rate_mbit, congestion=network.congestion)
-    choice = choose(bare, found("htb", "netem", "statistic", "nfqueue"))
+    choice = choose(bare, mechanisms("htb", "netem", "statistic", "nfqueue"))
     assert choice == Choice()
     world = interpret(plan(bare, choice))
     assert not world.losses
@@ -123,29 +132,29 @@ def test_nothing_is_set_that_is_not_asked_for(network):
 )
 def test_a_setting_without_a_mechanism_is_refused_not_ignored(settings, missing, named):
     network = Network(**settings)
-    choose(network, found())
+    choose(network, mechanisms())
     with pytest.raises(LabUnavailable, match=f"needs {named}, which does not work .not in this"):
-        choose(network, found(missing))
+        choose(network, mechanisms(missing))
 
 
 def test_netem_where_it_exists_and_suffices():
     constant = Limits(delay_s=0.1)
     tailed = Limits(delay_s=0.1, tails=(Tail(0.1, 0.1),))
-    assert choose(Network(everywhere=constant), found()).delay == "netem"
-    assert choose(Network(everywhere=constant), found("netem")).delay == "nfqueue"
-    assert choose(Network(everywhere=constant), found("htb")).delay == "nfqueue"
-    assert choose(Network(everywhere=tailed), found()).delay == "nfqueue"
-    assert choose(Network(), found()).delay == ""
+    assert choose(Network(everywhere=constant), mechanisms()).delay == "netem"
+    assert choose(Network(everywhere=constant), mechanisms("netem")).delay == "nfqueue"
+    assert choose(Network(everywhere=constant), mechanisms("htb")).delay == "nfqueue"
+    assert choose(Network(everywhere=tailed), mechanisms()).delay == "nfqueue"
+    assert choose(Network(), mechanisms()).delay == ""
 
 
 @given(st.floats(1, 2000), st.floats(1, 2000))
-def test_a_rate_read_back_is_accepted_exactly_when_it_is_the_one_asked_for(asked, other):
+def test_a_rate_read_back_is_accepted_exactly_when_it_is_the_one_asked_for(asked, read_back):
     network = Network(hosts=1, rate_mbit=asked)
     check = next(c for c in checks(network, Choice(), ()) if c.setting == "rate out of host 0")
     device = interpret(plan(network, Choice())).devices["h0", "e0"]
     assert check.problem(tc_json(device, "e0")) == ""
-    device.rates["root"] = other * 1e6
-    differs = abs(other - asked) > 0.001 * asked + 1e-5
+    device.rates["root"] = read_back * 1e6
+    differs = abs(read_back - asked) > 0.001 * asked + 1e-5
     assert bool(check.problem(tc_json(device, "e0"))) == differs
 
 
@@ -163,11 +172,13 @@ def test_cables_add_to_the_network_and_a_link_replaces_both():
         of_link={(1, 3): Limits(rate_mbit=5)},
     )
     assert asked.path(0, 3) == Limits(loss=0.1, delay_s=0.001)
+
     both = asked.path(1, 2)
     assert both.loss == pytest.approx(1 - 0.9 * 0.5)
     assert both.delay_s == pytest.approx(0.011)
     assert both.tails == (Tail(0.1, 1),)
     assert both.rate_mbit is None
+
     assert asked.path(1, 3) == Limits(rate_mbit=5)
     assert asked.path(3, 1).delay_s == pytest.approx(0.011)
     assert [asked.port_mbit(h) for h in range(4)] == [200, 200, 10, 200]
@@ -200,6 +211,7 @@ def test_options_become_a_network():
     read = network_of(**PLAIN | special | {"loss": "1%", "delay": "5ms", "tail": ["1%:20ms"]})
     assert read.everywhere == Limits(loss=0.01, delay_s=0.005, tails=(Tail(0.01, 0.02),))
     assert read.of_host == {3: Limits(rate_mbit=50, loss=0.5)}
+
     slow = Limits(rate_mbit=30, tails=(Tail(0.02, 1),))
     assert read.of_link == {(6, 7): slow, (7, 6): slow, (0, 1): Limits(delay_s=0.001)}
 

@@ -18,8 +18,11 @@ REFUSES = "#!/bin/sh\necho 'unshare: unshare failed: Operation not permitted' >&
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
     """A PATH with all that this machine has, to take from."""
+    # From the last folder on, so that what an earlier one has too is replaced by its file.
     for folder in reversed(sandbox.search_path().split(os.pathsep)):
-        for file in Path(folder).glob("*") if Path(folder).is_dir() else ():
+        if not Path(folder).is_dir():
+            continue
+        for file in Path(folder).glob("*"):
             link = tmp_path / file.name
             link.unlink(missing_ok=True)
             link.symlink_to(file)
@@ -37,16 +40,16 @@ def refuse(folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (refuse, r"not permitted .*Operation not permitted.*sysctl"),
         (lambda tools: (tools / "unshare").unlink(), r"no unshare command.*Install util-linux"),
     ],
     ids=["refused", "no unshare"],
 )
-def test_refused_or_missing_namespaces_are_said_so(tools, change, said):
+def test_refused_or_missing_namespaces_are_said_so(tools, change, message):
     change(tools)
-    with pytest.raises(LabUnavailable, match=said):
+    with pytest.raises(LabUnavailable, match=message):
         Lab(Network(hosts=1)).__enter__()
 
 
@@ -63,10 +66,10 @@ def test_check_says_what_works(lab):
     with lab(hosts=1):
         pass
     done = python("-m", "bench.lab", "check", "--json", cwd=ROOT)
-    told = json.loads(done.stdout)
-    assert told["possible"]
-    assert {"veth", "tbf", "htb", "netem", "statistic", "nfqueue"} == set(told["mechanisms"])
-    for mechanism in told["mechanisms"].values():
+    facts = json.loads(done.stdout)
+    assert facts["possible"]
+    assert {"veth", "tbf", "htb", "netem", "statistic", "nfqueue"} == set(facts["mechanisms"])
+    for mechanism in facts["mechanisms"].values():
         assert bool(mechanism["detail"]) != mechanism["available"]
 
 
@@ -83,8 +86,8 @@ def test_the_command_ends_with_3_where_no_lab_is_possible(tmp_path, command):
 def test_tests_are_skipped_visibly_where_no_lab_is_possible(tmp_path):
     (tmp_path / "conftest.py").write_text("from bench.lab.fixture import lab\n")
     (tmp_path / "test_it.py").write_text("def test_it(lab):\n    with lab(hosts=1):\n        1/0\n")
-    command = "-m", "pytest", "-rs", "-p", "no:cacheprovider", "test_it.py"
-    done = python(*command, cwd=tmp_path, PATH=refuse(tmp_path), PYTHONPATH=str(ROOT))
+    command = "-m pytest -rs -p no:cacheprovider test_it.py"
+    done = python(*command.split(), cwd=tmp_path, PATH=refuse(tmp_path), PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stdout
     assert "1 skipped" in done.stdout
     assert "no emulated network on this machine: namespaces are not permitted" in done.stdout

@@ -24,18 +24,19 @@ def _ranks(argv, ranks, network, limit_s):
     """What two ranks would print."""
     job = Job.read(argv[1])
     assert argv == job.argv()
-    one = [
+    of_rank = [
         {"right": RIGHT[run], "tested": 100, "lost": run.share, "skipped": 1, "drift": 0.5}
         for run in job.runs
     ]
-    return json.loads(json.dumps([{"runs": one}] * ranks))
+    return json.loads(json.dumps([{"runs": of_rank}] * ranks))
 
 
 def test_the_loopback_table_takes_differences_by_seed(monkeypatch, capsys):
     monkeypatch.setattr(training, "run", _ranks)
-    argv = ["x", "--loopback", "--hosts", "2", "--tasks", "digits", "--seeds", "2"]
-    monkeypatch.setattr("sys.argv", [*argv, "--shares", "0.1"])
+    command = "x --loopback --hosts 2 --tasks digits --seeds 2 --shares 0.1"
+    monkeypatch.setattr("sys.argv", command.split())
     training.main()
+
     native, ours = capsys.readouterr().out.splitlines()[4:6]
     cells = [cell.strip() for cell in ours.strip("|").split("|")]
     assert cells[3:] == [
@@ -51,9 +52,10 @@ def test_a_run_that_stopped_has_no_accuracy(monkeypatch, capsys):
     monkeypatch.setattr(training, "run", lambda *_, **__: [{"runs": [stopped] * 2}] * 4)
     monkeypatch.setattr("sys.argv", ["x", "--tasks", "digits", "--networks", "clean"])
     training.main()
-    told = capsys.readouterr().out
-    assert "| digits | clean | Gloo | 2 | 200 | 200 | 100 | 1.00 | - | - | - |" in told
-    assert "| digits | clean | OptiReduce | 2 | 200 | 200 | 100 | 1.00 | - | 0.00% | 200 |" in told
+
+    table = capsys.readouterr().out
+    assert "| digits | clean | Gloo | 2 | 200 | 200 | 100 | 1.00 | - | - | - |" in table
+    assert "| digits | clean | OptiReduce | 2 | 200 | 200 | 100 | 1.00 | - | 0.00% | 200 |" in table
 
 
 def test_so_large_a_share_is_thrown_away_and_none_before(monkeypatch):
@@ -61,6 +63,7 @@ def test_so_large_a_share_is_thrown_away_and_none_before(monkeypatch):
     thrown = Thrown()
     channel = UdpSocket.__new__(UdpSocket)
     assert len(channel.receive()) == 1000
+
     thrown.draw(0.1, seed=1)
-    kept = sum(len(channel.receive()) for _ in range(20))
-    assert kept == pytest.approx(18_000, abs=300)
+    received = sum(len(channel.receive()) for _ in range(20))
+    assert received == pytest.approx(18_000, abs=300)

@@ -11,6 +11,7 @@ import ast
 import functools
 import re
 import shlex
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -32,48 +33,55 @@ def commands(line: str) -> list[list[str]]:
     """The commands of a shell's line, without assignments before them and redirections."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="&|;<>")
     lexer.whitespace_split = True
-    found: list[list[str]] = [[]]
+    split: list[list[str]] = [[]]
     words = iter(lexer)
     for word in words:
+        command = split[-1]
         if word in SEPARATORS:
-            found.append([])
+            split.append([])
         elif set(word) <= {"<", ">"}:
             next(words)
-        elif found[-1] or not re.match(r"[A-Z_]+=", word):
-            found[-1].append(word)
-    return [each for each in found if each]
+        elif command or not re.match(r"[A-Z_]+=", word):
+            command.append(word)
+    return [command for command in split if command]
 
 
 def problem(words: list[str]) -> str:
     """What is wrong with a command, or an empty string."""
-    program, *rest = words
-    program = Path(program).name
+    program = Path(words[0]).name
+    arguments = words[1:]
     if program == "torchrun":
-        return _torchrun(rest)
+        return _torchrun(arguments)
     if program in ("python", "python3"):
-        return _python(rest)
+        return _python(arguments)
     if program == "make":
-        return _make(rest)
+        return _make(arguments)
     if any(name.split()[0] == program for name in programs()):
-        return _own(program, rest)
-    return "" if program in FOREIGN else f"{program}: no such program is known"
+        return _own(program, arguments)
+    if program in FOREIGN:
+        return ""
+    return f"{program}: no such program is known"
 
 
-def _own(program: str, rest: list[str]) -> str:
+def _own(program: str, arguments: list[str]) -> str:
     """A command of ours: parsed as when it is typed, up to what its values have to be."""
-    of = {name.removeprefix(program).strip(): each for name, each in programs().items()
-          if name == program or name.startswith(f"{program} ")}  # fmt: skip
-    if "" not in of:
-        if rest in ([], ["--help"], ["-h"]):
-            return ""
-        if not rest or rest[0] not in of:
-            return f"{program}: no command {rest[:1]}"
-        command = of[rest[0]]
-        rest = rest[1:]
+    by_subcommand = {}  # "" for a program without any
+    for name, command in programs().items():
+        if name == program or name.startswith(f"{program} "):
+            by_subcommand[name.removeprefix(program).strip()] = command
+
+    if "" in by_subcommand:
+        command = by_subcommand[""]
     else:
-        command = of[""]
+        if arguments in ([], ["--help"], ["-h"]):
+            return ""
+        if not arguments or arguments[0] not in by_subcommand:
+            return f"{program}: no command {arguments[:1]}"
+        command = by_subcommand[arguments[0]]
+        arguments = arguments[1:]
+
     try:
-        command.make_context(program, [word for word in rest if word != "..."])
+        command.make_context(program, [word for word in arguments if word != "..."])
     except (
         Exception
     ) as error:  # click's UsageError, of which newer versions of typer have their own
@@ -81,28 +89,35 @@ def _own(program: str, rest: list[str]) -> str:
     return ""
 
 
-def _python(rest: list[str]) -> str:
+def _python(arguments: list[str]) -> str:
     """``python -m MODULE ...`` or ``python FILE ...``."""
-    if rest[:2] == ["-m", "runtime"]:
-        return _own("python -m runtime", rest[2:])
-    if rest[0] in USERS or (rest[0] == "-m" and rest[1] in STANDARD):
+    if arguments[:2] == ["-m", "runtime"]:
+        return _own("python -m runtime", arguments[2:])
+    if arguments[0] in USERS or (arguments[0] == "-m" and arguments[1] in STANDARD):
         return ""
-    if rest[:1] == ["-m"]:
-        path = ROOT / rest[1].replace(".", "/")
-        places = [path.with_suffix(".py"), path / "__main__.py"]
-        rest = rest[1:]
+
+    if arguments[0] == "-m":
+        target = arguments[1]
+        options = arguments[2:]
+        path = ROOT / target.replace(".", "/")
+        files = [path.with_suffix(".py"), path / "__main__.py"]
     else:
-        places = [ROOT / rest[0]]
-    file = next((place for place in places if place.is_file()), None)
-    if file is None:
-        return f"{rest[0]}: no such module or file"
-    return _not_in(file, rest[1:])
+        target = arguments[0]
+        options = arguments[1:]
+        files = [ROOT / target]
+    for file in files:
+        if file.is_file():
+            return _not_in(file, options)
+    return f"{target}: no such module or file"
 
 
-def _not_in(file: Path, rest: list[str]) -> str:
-    known = _strings(file)
-    unknown = [word for word in map(_name, rest) if word.startswith("--") and word not in known]
-    return f"{file.name}: has no {', '.join(unknown)}" if unknown else ""
+def _not_in(file: Path, arguments: list[str]) -> str:
+    options = _strings(file)
+    names = [_name(word) for word in arguments]
+    unknown = [name for name in names if name.startswith("--") and name not in options]
+    if unknown:
+        return f"{file.name}: has no {', '.join(unknown)}"
+    return ""
 
 
 def _name(word: str) -> str:
@@ -112,12 +127,19 @@ def _name(word: str) -> str:
 @functools.cache
 def _strings(file: Path) -> frozenset[str]:
     """The string constants of a file; where it is of typer, also its parameters as options."""
-    tree = ast.parse(file.read_text())
-    constants = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)}
-    parameters = {f"--{n.arg.replace('_', '-')}" for n in ast.walk(tree) if isinstance(n, ast.arg)}
-    typed = any(isinstance(n, ast.Import) and n.names[0].name == "typer" for n in ast.walk(tree))
-    return frozenset({each for each in constants if isinstance(each, str)}
-                     | (parameters if typed else set()) | {"--", "--help"})  # fmt: skip
+    strings = {"--", "--help"}
+    parameters = set()
+    imports_typer = False
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            strings.add(node.value)
+        elif isinstance(node, ast.arg):
+            parameters.add(f"--{node.arg.replace('_', '-')}")
+        elif isinstance(node, ast.Import) and node.names[0].name == "typer":
+            imports_typer = True
+    if imports_typer:
+        strings |= parameters
+    return frozenset(strings)
 
 
 @functools.cache
@@ -127,17 +149,23 @@ def _torchrun_options() -> dict[str, Any]:
     return get_args_parser()._option_string_actions
 
 
-def _torchrun(rest: list[str]) -> str:
-    known = _torchrun_options()
-    while rest and (rest[0].startswith("-") or rest[0] == "...") and rest[0] != "-m":
-        word, *rest = rest
+def _torchrun(arguments: list[str]) -> str:
+    """Options of torchrun's, then a module or file with its own arguments."""
+    options = _torchrun_options()
+    words = deque(arguments)
+    while words and (words[0].startswith("-") or words[0] == "...") and words[0] != "-m":
+        word = words.popleft()
         if word == "...":
             continue
-        if _name(word) not in known:
+        if _name(word) not in options:
             return f"torchrun: has no {word}"
-        if known[_name(word)].nargs != 0 and "=" not in word:
-            rest = rest[1:]
-    return "" if rest in ([], ["..."]) else _python(rest)
+        takes_value = options[_name(word)].nargs != 0
+        if takes_value and "=" not in word and words:
+            words.popleft()
+
+    if not words:
+        return ""
+    return _python(list(words))
 
 
 @functools.cache
@@ -145,11 +173,13 @@ def _targets(makefile: Path) -> frozenset[str]:
     return frozenset(re.findall(r"^([\w-]+):", makefile.read_text(), re.MULTILINE))
 
 
-def _make(rest: list[str]) -> str:
+def _make(arguments: list[str]) -> str:
     folder = ROOT
-    targets = [word for word in rest if "=" not in word]
+    targets = [word for word in arguments if "=" not in word]
     if targets[:1] == ["-C"]:
         folder = ROOT / targets[1]
         targets = targets[2:]
     unknown = set(targets) - _targets(folder / "Makefile")
-    return f"make: no target {', '.join(sorted(unknown))}" if unknown else ""
+    if unknown:
+        return f"make: no target {', '.join(sorted(unknown))}"
+    return ""

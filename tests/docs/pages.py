@@ -55,15 +55,15 @@ class Page:
     @cached_property
     def blocks(self) -> list[Block]:
         """The fenced blocks, without the indentation that a list gives them."""
-        found = []
+        blocks = []
         for match in FENCE.finditer(self.text):
             indent, _, info, body = match.groups()
             lines = [line.removeprefix(indent) for line in body.splitlines()]
             start = self.text.count("\n", 0, match.start()) + 2
             above = self.text[: match.start()].rstrip().rpartition("\n")[2]
             language = info.split()[0] if info.strip() else ""
-            found.append(Block(language, "\n".join(lines) + "\n", start, above))
-        return found
+            blocks.append(Block(language, "\n".join(lines) + "\n", start, above))
+        return blocks
 
     @cached_property
     def prose(self) -> str:
@@ -93,15 +93,23 @@ class Page:
     @cached_property
     def words(self) -> int:
         """How many there are in the running text."""
-        kept = []
+        running = []
         before = ""
         for line in self.prose.splitlines():
-            formula = line.startswith("    ") and (not before.strip() or before == "formula")
-            if not line.lstrip().startswith("|") and not formula:
-                kept.append(line)
-            before = "formula" if formula else line
-        text = LINK.sub("]", "\n".join(kept))
-        return sum(any(c.isalnum() for c in word) for word in text.split())
+            begins_formula = not before.strip() or before == "formula"
+            in_formula = line.startswith("    ") and begins_formula
+            in_table = line.lstrip().startswith("|")
+            if not in_table and not in_formula:
+                running.append(line)
+            before = "formula" if in_formula else line
+
+        text = LINK.sub("]", "\n".join(running))
+        return sum(is_word(characters) for characters in text.split())
+
+
+def is_word(characters: str) -> bool:
+    """Whether a letter or digit is among them."""
+    return any(character.isalnum() for character in characters)
 
 
 def anchor(heading: str) -> str:

@@ -21,12 +21,12 @@ COUNTS = re.compile(r"(\d+) (operations ran|times because): .*")
 
 def sessions(page: str) -> list[tuple[str, str]]:
     """Each command with the output that is shown below it."""
-    found = []
+    commands = []
     for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, shown = part.partition("\n")
-            found.append((command, shown))
-    return found
+            commands.append((command, shown))
+    return commands
 
 
 def masked(text: str) -> tuple[list[str], dict[str, int]]:

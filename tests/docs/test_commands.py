@@ -14,16 +14,16 @@ OURS = re.compile(r"(?:[A-Z_]+=\S+ )*(?:synth|verify|python3?|torchrun|make) (?!
 
 def shown(page: Page) -> list[str]:
     """The commands that a page shows to be typed: in blocks after ``$``, or lines of ``sh``."""
-    found = []
+    commands_shown = []
     for block in page.blocks:
         lines = block.text.replace("\\\n", " ").splitlines()
         if block.language == "console":
-            found += [line[2:] for line in lines if line.startswith("$ ")]
+            commands_shown += [line[2:] for line in lines if line.startswith("$ ")]
         elif block.language == "sh":
-            found += lines
+            commands_shown += lines
         elif not block.language:
-            found += [line for line in lines if OURS.match(line)]
-    return found
+            commands_shown += [line for line in lines if OURS.match(line)]
+    return commands_shown
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
@@ -39,8 +39,8 @@ def test_options_within_sentences_are_there(page):
     for span in page.spans:
         if OURS.match(span):
             for command in commands(span.replace("...", "")):
-                found = problem(command)
-                assert not re.search("[Nn]o such (?:option|module)|has no|no command", found), found
+                fault = problem(command)
+                assert not re.search("[Nn]o such (?:option|module)|has no|no command", fault), fault
 
 
 @pytest.mark.parametrize(

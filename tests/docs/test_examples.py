@@ -43,17 +43,23 @@ def _parsed(name, text):
     return doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, name, name, 0)
 
 
-EXAMPLES = {
-    name: _parsed(name, text)
-    for module, source in _modules()
-    if ">>> " in source
-    for name, text in _documented(module, ast.parse(source))
-    if ">>> " in text
-}
-TEXTS = {
-    name: "".join(each.source + each.want for each in test.examples)
-    for name, test in EXAMPLES.items()
-}
+def _examples():
+    """The examples of a docstring, by the name of what it is of."""
+    examples = {}
+    for module, source in _modules():
+        if ">>> " in source:
+            for name, text in _documented(module, ast.parse(source)):
+                if ">>> " in text:
+                    examples[name] = _parsed(name, text)
+    return examples
+
+
+def _text_of(test):
+    return "".join(example.source + example.want for example in test.examples)
+
+
+EXAMPLES = _examples()
+TEXTS = {name: _text_of(test) for name, test in EXAMPLES.items()}
 RANKED = sorted(name for name, text in TEXTS.items() if "init_process_group" in text)
 SHOWN = sorted(
     name
@@ -64,31 +70,36 @@ SHOWN = sorted(
 
 def _exported():
     for module, source in _modules():
-        found = re.search(r"^__all__ = (\[.*?\])", source, re.DOTALL | re.MULTILINE)
-        for name in ast.literal_eval(found[1]) if found else ():
-            yield f"{module}.{name}"
+        match = re.search(r"^__all__ = (\[.*?\])", source, re.DOTALL | re.MULTILINE)
+        if match is not None:
+            for name in ast.literal_eval(match[1]):
+                yield f"{module}.{name}"
 
 
-def _thing(name):
+def _resolved(name):
+    """The object of that name. Where a module has it too, the object comes first."""
     home, _, last = name.rpartition(".")
     owner = importlib.import_module(home) if home else None
-    return getattr(owner, last, None) or importlib.import_module(name)  # a module comes second
+    return getattr(owner, last, None) or importlib.import_module(name)
 
 
 def _needs_example(name):
-    thing = _thing(name)
-    is_error = inspect.isclass(thing) and issubclass(thing, Exception)
-    return (inspect.isclass(thing) or inspect.isroutine(thing)) and not is_error
+    resolved = _resolved(name)
+    if inspect.isclass(resolved):
+        return not issubclass(resolved, Exception)
+    return inspect.isroutine(resolved)
 
 
 def _has_example(name):
-    thing = _thing(name)
-    last = re.compile(rf"\b{name.rpartition('.')[2]}\b")
-    own = f"{thing.__module__}.{thing.__qualname__}"
-    if any(place == own or place.startswith(f"{own}.") for place in TEXTS):
+    resolved = _resolved(name)
+    own = f"{resolved.__module__}.{resolved.__qualname__}"
+    if any(documented == own or documented.startswith(f"{own}.") for documented in TEXTS):
         return True
-    home = TEXTS.get(name.rpartition(".")[0], "")
-    return any(map(last.search, TEXTS.values() if inspect.isclass(thing) else [home]))
+
+    home, _, last = name.rpartition(".")
+    texts = TEXTS.values() if inspect.isclass(resolved) else [TEXTS.get(home, "")]
+    mentioned = re.compile(rf"\b{last}\b")
+    return any(mentioned.search(text) for text in texts)
 
 
 def _lacking(names):
@@ -96,8 +107,8 @@ def _lacking(names):
 
 
 def _unlisted(names):
-    shown = {id(_thing(name)) for name in SHOWN}
-    return [name for name in names if _needs_example(name) and id(_thing(name)) not in shown]
+    shown = {id(_resolved(name)) for name in SHOWN}
+    return [name for name in names if _needs_example(name) and id(_resolved(name)) not in shown]
 
 
 def _hold(test):
@@ -115,8 +126,11 @@ def test_example(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", RANKED)
 @on_ranks(2)
 def test_example_on_ranks(rank, size, store, name, tmp_path):
-    address = {"MASTER_ADDR": store.host, "MASTER_PORT": str(store.port)}
-    os.environ |= ENVIRONMENT | address | {"RANK": str(rank), "WORLD_SIZE": str(size)}
+    os.environ |= ENVIRONMENT
+    os.environ["MASTER_ADDR"] = store.host
+    os.environ["MASTER_PORT"] = str(store.port)
+    os.environ["RANK"] = str(rank)
+    os.environ["WORLD_SIZE"] = str(size)
     os.chdir(tmp_path)
     _hold(EXAMPLES[name])
 

@@ -11,7 +11,7 @@ from tests.docs.pages import DOCS, Page
 
 GLOSSARY = Page(DOCS / "glossary.md")
 ROWS = re.findall(r"^\| ([^|`]+?) \| (.+) \| (`[^|]+`) \|$", GLOSSARY.text, re.MULTILINE)
-NAMES = sorted({name for _, _, names in ROWS for name in re.findall(r"`([^`]+)`", names)})
+NAMES = sorted({name for _, _, cell in ROWS for name in re.findall(r"`([^`]+)`", cell)})
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -41,9 +41,10 @@ def test_a_page_has_its_five_parts(page):
     text = (HOWTO / f"{page}.md").read_text()
     assert "**What you have:**" in text
     heads = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    where = [heads.index(f) for f in ("See that it took effect", "When it did not", "Reference")]
-    assert where == sorted(where)
-    assert where[0] > 0
+    took_effect = heads.index("See that it took effect")
+    did_not = heads.index("When it did not")
+    reference = heads.index("Reference")
+    assert 0 < took_effect < did_not < reference
 
 
 @pytest.mark.parametrize("page", TASKS)
@@ -53,6 +54,7 @@ def test_lines_of_ours_stand_in_an_example(page):
     for block in blocks:
         compile(block, page, "exec")
     lines = [line for block in blocks for line in OURS.findall(block)]
-    missing = [line for line in lines if f"\n{line.split('  #')[0]}" not in EXAMPLES]
-    assert not missing
     assert lines or page == "many-nodes"
+    for line in lines:
+        code, _, _ = line.partition("  #")
+        assert f"\n{code}" in EXAMPLES

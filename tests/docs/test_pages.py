@@ -17,32 +17,37 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 def broken(page: Page, target: str) -> str:
     """What is wrong with a link, or an empty string."""
-    path, _, fragment = target.partition("#")
     if "://" in target or target.startswith("mailto:"):
         return ""
+
+    path, _, fragment = target.partition("#")
     file = (page.path.parent / path).resolve() if path else page.path
     if not file.is_file() or not file.is_relative_to(ROOT):
         return f"{target}: no such file"
+
     if fragment and file.suffix == ".md":
-        there = Page(file)
-        if ":::" in there.text:  # names of Python, rendered by mkdocstrings
+        linked_page = Page(file)
+        if ":::" in linked_page.text:  # names of Python, rendered by mkdocstrings
             pkgutil.resolve_name(fragment)
-        elif there.anchors.count(fragment) != 1:
-            return f"{target}: {there.anchors.count(fragment)} headings have this anchor"
+        else:
+            headings = linked_page.anchors.count(fragment)
+            if headings != 1:
+                return f"{target}: {headings} headings have this anchor"
     return ""
 
 
 @each_page
 def test_links_lead_somewhere(page):
-    assert not [found for target in page.links if (found := broken(page, target))]
+    for target in page.links:
+        assert broken(page, target) == ""
 
 
 @each_page
 def test_a_page_has_one_title_and_a_kind(page):
-    first, *others = page.headings
+    first, *other_headings = page.headings
     assert page.text.lstrip().startswith("# ") or page.text.startswith("<!--")
     assert first[0] == 1
-    assert all(level > 1 for level, _ in others)
+    assert all(level > 1 for level, _ in other_headings)
     folders = page.path.relative_to(ROOT).parts[:-1]
     assert folders in {(), ("docs",)} or folders[1] in KINDS
 

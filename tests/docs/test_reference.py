@@ -10,7 +10,8 @@ from docs.site.reference import BLOCKS, END, PAGES, programs, rendered, variable
 from runtime.policy.options import MODES
 from tests.docs.pages import DOCS, Page
 
-OPTIONS, ERRORS = (Page(DOCS / f"reference/{name}.md") for name in ("options", "errors"))
+OPTIONS = Page(DOCS / "reference/options.md")
+ERRORS = Page(DOCS / "reference/errors.md")
 
 
 def test_pages_are_up_to_date():
@@ -39,21 +40,24 @@ def test_all_environment_variables_are_there():
 
 
 def test_all_modes_are_there():
-    assert re.findall(r"^\| `([a-z]+)` \| [^|]+ \| (?:refused|needed) ", OPTIONS.text, re.M) == [
-        *MODES
-    ]
+    row = re.compile(r"^\| `([a-z]+)` \| [^|]+ \| (?:refused|needed) ", re.MULTILINE)
+    assert row.findall(OPTIONS.text) == list(MODES)
 
 
 def test_all_errors_are_there():
     shown = [text for level, text in ERRORS.headings if level == 2]
     assert sorted(shown) == sorted(verify.errors.__all__)
-    sections = dict(
-        zip(shown, re.split(r"^## .*$", ERRORS.text, flags=re.MULTILINE)[1:], strict=True)
-    )
-    for name, section in sections.items():
-        kind = getattr(verify.errors, name)
-        own = vars(kind).get("__init__")
-        attributes = re.findall(r"self\.(\w+)", inspect.getsource(own)) if own else []
+
+    _, *sections = re.split(r"^## .*$", ERRORS.text, flags=re.MULTILINE)
+    for name, section in zip(shown, sections, strict=True):
         assert "*What to do:*" in " ".join(section.split()), name
-        missing = [each for each in dict.fromkeys(attributes) if f"`{each}`" not in section]
-        assert not missing, (name, missing)
+        for attribute in attributes_of(getattr(verify.errors, name)):
+            assert f"`{attribute}`" in section, (name, attribute)
+
+
+def attributes_of(error: type[Exception]) -> list[str]:
+    """What its own ``__init__`` sets, if it has one."""
+    own = vars(error).get("__init__")
+    if own is None:
+        return []
+    return re.findall(r"self\.(\w+)", inspect.getsource(own))

@@ -58,7 +58,7 @@ ONE = "     1 operations ran: two late\n"
         ("done", "finished\ndone", False),
     ],
 )  # fmt: skip
-def test_what_ismasked_and_what_is_not(old, new, is_same):
+def test_what_is_masked_and_what_is_not(old, new, is_same):
     assert (masked(SUMMARY.replace(old, new)) == masked(SUMMARY)) is is_same
 
 

@@ -70,7 +70,7 @@ class Call:
 
     def every(self, count: int, dtype: torch.dtype = torch.float32, part: int = 0) -> torch.Tensor:
         """What all ranks bring in: shape (size, count)."""
-        return torch.stack([self.of(r, count, dtype, part) for r in range(self.size)])
+        return torch.stack([self.of(rank, count, dtype, part) for rank in range(self.size)])
 
     def total(self, count: int, dtype: torch.dtype = torch.float32, part: int = 0) -> torch.Tensor:
         """The sum over all ranks: shape (count,)."""
@@ -78,13 +78,13 @@ class Call:
         return self.every(count, dtype, part).to(wide).sum(0).to(dtype)
 
 
-def same(found: torch.Tensor, right: torch.Tensor) -> None:
+def same(result: torch.Tensor, right: torch.Tensor) -> None:
     """Raises AssertionError if not equal bit for bit."""
-    assert found.dtype == right.dtype, (found.dtype, right.dtype)
-    assert found.shape == right.shape, (found.shape, right.shape)
-    wrong = found != right
+    assert result.dtype == right.dtype, (result.dtype, right.dtype)
+    assert result.shape == right.shape, (result.shape, right.shape)
+    wrong = result != right
     assert not wrong.any(), (
-        f"{int(wrong.sum())} of {wrong.numel()} wrong, first found {found[wrong][0]}, "
+        f"{int(wrong.sum())} of {wrong.numel()} wrong, first found {result[wrong][0]}, "
         f"right {right[wrong][0]}"
     )
 
@@ -97,10 +97,10 @@ def _call(body: Callable[[Call], Started]) -> Callable[[Call], Started]:
     return body
 
 
-def _pairs(found: list[torch.Tensor], right: list[torch.Tensor]) -> Callable[[], None]:
+def _pairs(results: list[torch.Tensor], right: list[torch.Tensor]) -> Callable[[], None]:
     def check() -> None:
-        for f, r in zip(found, right, strict=True):
-            same(f, r)
+        for tensor, expected in zip(results, right, strict=True):
+            same(tensor, expected)
 
     return check
 
@@ -109,11 +109,11 @@ def _pairs(found: list[torch.Tensor], right: list[torch.Tensor]) -> Callable[[],
 
 
 def _reduced(name: str, operation: Any, dtypes: list[torch.dtype], right: Callable) -> None:
-    def body(c: Call) -> Started:
-        dtype = c.random.choice(dtypes)
-        tensor = c.mine(c.count, dtype)
+    def body(call: Call) -> Started:
+        dtype = call.random.choice(dtypes)
+        tensor = call.mine(call.count, dtype)
         work = dist.all_reduce(tensor, operation, async_op=True)
-        return Started([work], lambda: same(tensor, right(c.every(c.count, dtype))))
+        return Started([work], lambda: same(tensor, right(call.every(call.count, dtype))))
 
     CALLS[name] = body
 
@@ -121,8 +121,8 @@ def _reduced(name: str, operation: Any, dtypes: list[torch.dtype], right: Callab
 def _bitwise(combine: Callable) -> Callable[[torch.Tensor], torch.Tensor]:
     def right(every: torch.Tensor) -> torch.Tensor:
         result = every[0]
-        for one in every[1:]:
-            result = combine(result, one)
+        for contribution in every[1:]:
+            result = combine(result, contribution)
         return result
 
     return right
@@ -138,12 +138,12 @@ _reduced("all_reduce_bxor", dist.ReduceOp.BXOR, _INTEGERS, _bitwise(torch.bitwis
 
 
 def _summed(name: str, dtypes: list[torch.dtype], count: int | None = None) -> None:
-    def body(c: Call) -> Started:
-        dtype = c.random.choice(dtypes)
-        n = c.count if count is None else count
-        tensor = c.mine(n, dtype)
+    def body(call: Call) -> Started:
+        dtype = call.random.choice(dtypes)
+        elements = call.count if count is None else count
+        tensor = call.mine(elements, dtype)
         work = dist.all_reduce(tensor, async_op=True)
-        return Started([work], lambda: same(tensor, c.total(n, dtype)))
+        return Started([work], lambda: same(tensor, call.total(elements, dtype)))
 
     CALLS[name] = body
 
@@ -157,69 +157,71 @@ _summed("all_reduce_empty", [torch.float32], 0)
 
 
 @_call
-def _all_reduce_scalar(c: Call) -> Started:
-    tensor = c.mine(1).reshape(())
+def _all_reduce_scalar(call: Call) -> Started:
+    tensor = call.mine(1).reshape(())
     work = dist.all_reduce(tensor, async_op=True)
-    return Started([work], lambda: same(tensor, c.total(1).reshape(())))
+    return Started([work], lambda: same(tensor, call.total(1).reshape(())))
 
 
 @_call
-def _all_reduce_average(c: Call) -> Started:
+def _all_reduce_average(call: Call) -> Started:
     # Divided by the number of ranks before or after the sum, as the backend likes: both are exact.
-    tensor = c.mine(c.count) * c.size
+    tensor = call.mine(call.count) * call.size
     work = dist.all_reduce(tensor, dist.ReduceOp.AVG, async_op=True)
-    return Started([work], lambda: same(tensor, c.total(c.count)))
+    return Started([work], lambda: same(tensor, call.total(call.count)))
 
 
 @_call
-def _all_reduce_view(c: Call) -> Started:
-    whole = c.mine(c.count + 5)
-    work = dist.all_reduce(whole[2 : 2 + c.count], async_op=True)
+def _all_reduce_view(call: Call) -> Started:
+    whole = call.mine(call.count + 5)
+    work = dist.all_reduce(whole[2 : 2 + call.count], async_op=True)
 
     def check() -> None:
-        same(whole[2 : 2 + c.count], c.total(c.count + 5)[2 : 2 + c.count])
-        same(whole[:2], c.mine(c.count + 5)[:2])
-        same(whole[-3:], c.mine(c.count + 5)[-3:])
+        same(whole[2 : 2 + call.count], call.total(call.count + 5)[2 : 2 + call.count])
+        same(whole[:2], call.mine(call.count + 5)[:2])
+        same(whole[-3:], call.mine(call.count + 5)[-3:])
 
     return Started([work], check)
 
 
 @_call
-def _all_reduce_transposed(c: Call) -> Started:
-    tensor = c.mine(6 * c.count).reshape(6, c.count).t()
+def _all_reduce_transposed(call: Call) -> Started:
+    tensor = call.mine(6 * call.count).reshape(6, call.count).t()
     work = dist.all_reduce(tensor, async_op=True)
-    return Started([work], lambda: same(tensor, c.total(6 * c.count).reshape(6, c.count).t()))
+    return Started(
+        [work], lambda: same(tensor, call.total(6 * call.count).reshape(6, call.count).t())
+    )
 
 
 @_call
-def _all_reduce_sparse(c: Call) -> Started:
+def _all_reduce_sparse(call: Call) -> Started:
     def entries(rank: int) -> torch.Tensor:
-        return c.of(rank, 3 * (rank + 1)).reshape(rank + 1, 3)  # each rank has other rows
+        return call.of(rank, 3 * (rank + 1)).reshape(rank + 1, 3)  # each rank has other rows
 
-    rows = torch.arange(c.rank + 1).unsqueeze(0)
-    tensor = torch.sparse_coo_tensor(rows, entries(c.rank), (c.size + 1, 3))
+    rows = torch.arange(call.rank + 1).unsqueeze(0)
+    tensor = torch.sparse_coo_tensor(rows, entries(call.rank), (call.size + 1, 3))
     work = dist.all_reduce(tensor, async_op=True)
-    right = torch.zeros(c.size + 1, 3)
-    for r in range(c.size):
-        right[: r + 1] += entries(r)
+    right = torch.zeros(call.size + 1, 3)
+    for rank in range(call.size):
+        right[: rank + 1] += entries(rank)
     return Started([work], lambda: same(work.result()[0].to_dense(), right), futures=False)
 
 
 @_call
-def _all_reduce_coalesced(c: Call) -> Started:
-    tensors = [c.mine(c.count + i, part=i) for i in range(3)]
+def _all_reduce_coalesced(call: Call) -> Started:
+    tensors = [call.mine(call.count + i, part=i) for i in range(3)]
     future = dist.all_reduce_coalesced(tensors, async_op=True)  # a future, not a work
-    right = [c.total(c.count + i, part=i) for i in range(3)]
+    right = [call.total(call.count + i, part=i) for i in range(3)]
     return Started([future], _pairs(tensors, right), futures=False)
 
 
 @_call
-def _coalesced_all_reduce(c: Call) -> Started:
-    tensors = [c.mine(c.count + i, part=i) for i in range(3)]
+def _coalesced_all_reduce(call: Call) -> Started:
+    tensors = [call.mine(call.count + i, part=i) for i in range(3)]
     with _coalescing_manager(async_ops=True) as manager:
         for tensor in tensors:
             dist.all_reduce(tensor)
-    right = [c.total(c.count + i, part=i) for i in range(3)]
+    right = [call.total(call.count + i, part=i) for i in range(3)]
     return Started([manager], _pairs(tensors, right), futures=False)
 
 
@@ -227,54 +229,63 @@ def _coalesced_all_reduce(c: Call) -> Started:
 
 
 @_call
-def _all_gather(c: Call) -> Started:
-    dtype = c.random.choice([*SUMMABLE, torch.bool, torch.complex64])
-    out = [torch.empty(c.count, dtype=dtype) for _ in range(c.size)]
-    work = dist.all_gather(out, c.mine(c.count, dtype), async_op=True)
-    return Started([work], lambda: same(torch.stack(out), c.every(c.count, dtype)))
+def _all_gather(call: Call) -> Started:
+    dtype = call.random.choice([*SUMMABLE, torch.bool, torch.complex64])
+    out = [torch.empty(call.count, dtype=dtype) for _ in range(call.size)]
+    work = dist.all_gather(out, call.mine(call.count, dtype), async_op=True)
+    return Started([work], lambda: same(torch.stack(out), call.every(call.count, dtype)))
 
 
 @_call
-def _all_gather_into_tensor(c: Call) -> Started:
-    dtype = c.random.choice(SUMMABLE)
-    out = torch.empty(c.size * c.count, dtype=dtype)
-    work = dist.all_gather_into_tensor(out, c.mine(c.count, dtype), async_op=True)
-    return Started([work], lambda: same(out, c.every(c.count, dtype).flatten()))
+def _all_gather_into_tensor(call: Call) -> Started:
+    dtype = call.random.choice(SUMMABLE)
+    out = torch.empty(call.size * call.count, dtype=dtype)
+    work = dist.all_gather_into_tensor(out, call.mine(call.count, dtype), async_op=True)
+    return Started([work], lambda: same(out, call.every(call.count, dtype).flatten()))
 
 
 @_call
-def _all_gather_into_tensor_in_place(c: Call) -> Started:
-    out = torch.empty(c.size * c.count)
-    own = out[c.rank * c.count : (c.rank + 1) * c.count]
-    own.copy_(c.mine(c.count))
+def _all_gather_into_tensor_in_place(call: Call) -> Started:
+    out = torch.empty(call.size * call.count)
+    own = out[call.rank * call.count : (call.rank + 1) * call.count]
+    own.copy_(call.mine(call.count))
     work = dist.all_gather_into_tensor(out, own, async_op=True)
-    return Started([work], lambda: same(out, c.every(c.count).flatten()))
+    return Started([work], lambda: same(out, call.every(call.count).flatten()))
 
 
 @_call
-def _all_gather_coalesced(c: Call) -> Started:
-    out = [[torch.empty(c.count + i) for i in range(2)] for _ in range(c.size)]
-    mine = [c.mine(c.count + i, part=i) for i in range(2)]
+def _all_gather_coalesced(call: Call) -> Started:
+    out: list[list[torch.Tensor]] = []  # by rank and part
+    right = []
+    for rank in range(call.size):
+        out.append([torch.empty(call.count + i) for i in range(2)])
+        right += [call.of(rank, call.count + i, part=i) for i in range(2)]
+    mine = [call.mine(call.count + i, part=i) for i in range(2)]
     future = dist.all_gather_coalesced(out, mine, async_op=True)
-    right = [c.of(r, c.count + i, part=i) for r in range(c.size) for i in range(2)]
-    return Started([future], _pairs([one for row in out for one in row], right), futures=False)
+    results = [tensor for of_rank in out for tensor in of_rank]
+    return Started([future], _pairs(results, right), futures=False)
 
 
 @_call
-def _coalesced_all_gather(c: Call) -> Started:
-    out = [torch.empty(c.size * (c.count + i)) for i in range(2)]
+def _coalesced_all_gather(call: Call) -> Started:
+    out = [torch.empty(call.size * (call.count + i)) for i in range(2)]
     with _coalescing_manager(async_ops=True) as manager:
         for i in range(2):
-            dist.all_gather_into_tensor(out[i], c.mine(c.count + i, part=i))
-    right = [c.every(c.count + i, part=i).flatten() for i in range(2)]
+            dist.all_gather_into_tensor(out[i], call.mine(call.count + i, part=i))
+    right = [call.every(call.count + i, part=i).flatten() for i in range(2)]
     return Started([manager], _pairs(out, right), futures=False)
 
 
 @_call
-def _all_gather_object(c: Call) -> Started:
-    out: list[Any] = [None] * c.size
-    dist.all_gather_object(out, {"rank": c.rank, "key": c.key, "text": "x" * (c.count * c.rank)})
-    right = [{"rank": r, "key": c.key, "text": "x" * (c.count * r)} for r in range(c.size)]
+def _all_gather_object(call: Call) -> Started:
+    out: list[Any] = [None] * call.size
+    dist.all_gather_object(
+        out, {"rank": call.rank, "key": call.key, "text": "x" * (call.count * call.rank)}
+    )
+    right = [
+        {"rank": rank, "key": call.key, "text": "x" * (call.count * rank)}
+        for rank in range(call.size)
+    ]
 
     def check() -> None:
         assert out == right
@@ -286,60 +297,63 @@ def _all_gather_object(c: Call) -> Started:
 
 
 @_call
-def _reduce_scatter(c: Call) -> Started:
-    dtype = c.random.choice(SUMMABLE)
-    out = torch.empty(c.count, dtype=dtype)
-    parts = list(c.mine(c.size * c.count, dtype).split(c.count))
+def _reduce_scatter(call: Call) -> Started:
+    dtype = call.random.choice(SUMMABLE)
+    out = torch.empty(call.count, dtype=dtype)
+    parts = list(call.mine(call.size * call.count, dtype).split(call.count))
     work = dist.reduce_scatter(out, parts, async_op=True)
-    right = c.total(c.size * c.count, dtype).split(c.count)[c.rank]
+    right = call.total(call.size * call.count, dtype).split(call.count)[call.rank]
     return Started([work], lambda: same(out, right), futures=False)
 
 
 @_call
-def _reduce_scatter_uneven(c: Call) -> Started:
-    counts = [c.count + r for r in range(c.size)]
-    out = torch.empty(counts[c.rank])
-    work = dist.reduce_scatter(out, list(c.mine(sum(counts)).split(counts)), async_op=True)
-    right = c.total(sum(counts)).split(counts)[c.rank]
+def _reduce_scatter_uneven(call: Call) -> Started:
+    counts = [call.count + rank for rank in range(call.size)]
+    out = torch.empty(counts[call.rank])
+    work = dist.reduce_scatter(out, list(call.mine(sum(counts)).split(counts)), async_op=True)
+    right = call.total(sum(counts)).split(counts)[call.rank]
     return Started([work], lambda: same(out, right), futures=False)
 
 
 @_call
-def _reduce_scatter_tensor(c: Call) -> Started:
-    dtype = c.random.choice(SUMMABLE)
-    out = torch.empty(c.count, dtype=dtype)
-    work = dist.reduce_scatter_tensor(out, c.mine(c.size * c.count, dtype), async_op=True)
-    right = c.total(c.size * c.count, dtype).split(c.count)[c.rank]
+def _reduce_scatter_tensor(call: Call) -> Started:
+    dtype = call.random.choice(SUMMABLE)
+    out = torch.empty(call.count, dtype=dtype)
+    work = dist.reduce_scatter_tensor(out, call.mine(call.size * call.count, dtype), async_op=True)
+    right = call.total(call.size * call.count, dtype).split(call.count)[call.rank]
     return Started([work], lambda: same(out, right), futures=False)
 
 
 @_call
-def _reduce_scatter_tensor_average(c: Call) -> Started:
-    out = torch.empty(c.count)
+def _reduce_scatter_tensor_average(call: Call) -> Started:
+    out = torch.empty(call.count)
     work = dist.reduce_scatter_tensor(
-        out, c.mine(c.size * c.count) * c.size, dist.ReduceOp.AVG, async_op=True
+        out, call.mine(call.size * call.count) * call.size, dist.ReduceOp.AVG, async_op=True
     )
-    right = c.total(c.size * c.count).split(c.count)[c.rank]
+    right = call.total(call.size * call.count).split(call.count)[call.rank]
     return Started([work], lambda: same(out, right), futures=False)
 
 
 @_call
-def _reduce_scatter_tensor_max(c: Call) -> Started:
-    out = torch.empty(c.count)
+def _reduce_scatter_tensor_max(call: Call) -> Started:
+    out = torch.empty(call.count)
     work = dist.reduce_scatter_tensor(
-        out, c.mine(c.size * c.count), dist.ReduceOp.MAX, async_op=True
+        out, call.mine(call.size * call.count), dist.ReduceOp.MAX, async_op=True
     )
-    right = c.every(c.size * c.count).max(0).values.split(c.count)[c.rank]
+    right = call.every(call.size * call.count).max(0).values.split(call.count)[call.rank]
     return Started([work], lambda: same(out, right), futures=False)
 
 
 @_call
-def _coalesced_reduce_scatter(c: Call) -> Started:
-    out = [torch.empty(c.count + i) for i in range(2)]
+def _coalesced_reduce_scatter(call: Call) -> Started:
+    out = [torch.empty(call.count + i) for i in range(2)]
     with _coalescing_manager(async_ops=True) as manager:
         for i in range(2):
-            dist.reduce_scatter_tensor(out[i], c.mine(c.size * (c.count + i), part=i))
-    right = [c.total(c.size * (c.count + i), part=i).split(c.count + i)[c.rank] for i in range(2)]
+            dist.reduce_scatter_tensor(out[i], call.mine(call.size * (call.count + i), part=i))
+    right = []
+    for i in range(2):
+        count = call.count + i
+        right.append(call.total(call.size * count, part=i).split(count)[call.rank])
     return Started([manager], _pairs(out, right), futures=False)
 
 
@@ -347,83 +361,95 @@ def _coalesced_reduce_scatter(c: Call) -> Started:
 
 
 @_call
-def _broadcast(c: Call) -> Started:
-    dtype = c.random.choice([*SUMMABLE, torch.bool, torch.complex64])
-    tensor = c.mine(c.count, dtype)
-    work = dist.broadcast(tensor, c.root, async_op=True)
-    return Started([work], lambda: same(tensor, c.of(c.root, c.count, dtype)))
+def _broadcast(call: Call) -> Started:
+    dtype = call.random.choice([*SUMMABLE, torch.bool, torch.complex64])
+    tensor = call.mine(call.count, dtype)
+    work = dist.broadcast(tensor, call.root, async_op=True)
+    return Started([work], lambda: same(tensor, call.of(call.root, call.count, dtype)))
 
 
 @_call
-def _broadcast_buckets(c: Call) -> Started:
-    tensors = [c.mine(c.count + i, part=i) for i in range(4)]
-    dist._broadcast_coalesced(dist.group.WORLD, tensors, 4000, c.root)
-    return Started([], _pairs(tensors, [c.of(c.root, c.count + i, part=i) for i in range(4)]))
+def _broadcast_buckets(call: Call) -> Started:
+    tensors = [call.mine(call.count + i, part=i) for i in range(4)]
+    dist._broadcast_coalesced(dist.group.WORLD, tensors, 4000, call.root)
+    return Started(
+        [], _pairs(tensors, [call.of(call.root, call.count + i, part=i) for i in range(4)])
+    )
 
 
 @_call
-def _broadcast_object_list(c: Call) -> Started:
-    out = [c.key, "y" * c.count] if c.rank == c.root else [None, None]
-    dist.broadcast_object_list(out, c.root)
+def _broadcast_object_list(call: Call) -> Started:
+    out = [call.key, "y" * call.count] if call.rank == call.root else [None, None]
+    dist.broadcast_object_list(out, call.root)
 
     def check() -> None:
-        assert out == [c.key, "y" * c.count]
+        assert out == [call.key, "y" * call.count]
 
     return Started([], check)
 
 
 @_call
-def _reduce(c: Call) -> Started:
-    dtype = c.random.choice(SUMMABLE)
-    tensor = c.mine(c.count, dtype)
-    work = dist.reduce(tensor, c.root, async_op=True)
+def _reduce(call: Call) -> Started:
+    dtype = call.random.choice(SUMMABLE)
+    tensor = call.mine(call.count, dtype)
+    work = dist.reduce(tensor, call.root, async_op=True)
     # What the others hold afterwards is not promised.
-    return Started([work], lambda: c.rank != c.root or same(tensor, c.total(c.count, dtype)))
+    return Started(
+        [work], lambda: call.rank != call.root or same(tensor, call.total(call.count, dtype))
+    )
 
 
 @_call
-def _reduce_max(c: Call) -> Started:
-    tensor = c.mine(c.count)
-    work = dist.reduce(tensor, c.root, dist.ReduceOp.MAX, async_op=True)
-    right = c.every(c.count).max(0).values
-    return Started([work], lambda: c.rank != c.root or same(tensor, right))
+def _reduce_max(call: Call) -> Started:
+    tensor = call.mine(call.count)
+    work = dist.reduce(tensor, call.root, dist.ReduceOp.MAX, async_op=True)
+    right = call.every(call.count).max(0).values
+    return Started([work], lambda: call.rank != call.root or same(tensor, right))
 
 
 @_call
-def _gather(c: Call) -> Started:
-    out = [torch.empty(c.count) for _ in range(c.size)] if c.rank == c.root else None
-    work = dist.gather(c.mine(c.count), out, c.root, async_op=True)
-    return Started([work], lambda: out is None or same(torch.stack(out), c.every(c.count)))
+def _gather(call: Call) -> Started:
+    out = [torch.empty(call.count) for _ in range(call.size)] if call.rank == call.root else None
+    work = dist.gather(call.mine(call.count), out, call.root, async_op=True)
+    return Started([work], lambda: out is None or same(torch.stack(out), call.every(call.count)))
 
 
 @_call
-def _gather_object(c: Call) -> Started:
-    out = [None] * c.size if c.rank == c.root else None
-    dist.gather_object((c.rank, c.key), out, c.root)
+def _gather_object(call: Call) -> Started:
+    out = [None] * call.size if call.rank == call.root else None
+    dist.gather_object((call.rank, call.key), out, call.root)
 
     def check() -> None:
-        assert out is None or out == [(r, c.key) for r in range(c.size)]
+        assert out is None or out == [(rank, call.key) for rank in range(call.size)]
 
     return Started([], check)
 
 
 @_call
-def _scatter(c: Call) -> Started:
-    out = torch.empty(c.count)
-    parts = list(c.mine(c.size * c.count).split(c.count)) if c.rank == c.root else None
-    work = dist.scatter(out, parts, c.root, async_op=True)
-    right = c.of(c.root, c.size * c.count).split(c.count)[c.rank]
+def _scatter(call: Call) -> Started:
+    out = torch.empty(call.count)
+    parts = (
+        list(call.mine(call.size * call.count).split(call.count))
+        if call.rank == call.root
+        else None
+    )
+    work = dist.scatter(out, parts, call.root, async_op=True)
+    right = call.of(call.root, call.size * call.count).split(call.count)[call.rank]
     return Started([work], lambda: same(out, right))
 
 
 @_call
-def _scatter_object_list(c: Call) -> Started:
+def _scatter_object_list(call: Call) -> Started:
     out: list[Any] = [None]
-    parts = [(r, c.key) for r in range(c.size)] if c.rank == c.root else [None] * c.size
-    dist.scatter_object_list(out, parts, c.root)
+    parts = (
+        [(rank, call.key) for rank in range(call.size)]
+        if call.rank == call.root
+        else [None] * call.size
+    )
+    dist.scatter_object_list(out, parts, call.root)
 
     def check() -> None:
-        assert out == [(c.rank, c.key)]
+        assert out == [(call.rank, call.key)]
 
     return Started([], check)
 
@@ -432,29 +458,37 @@ def _scatter_object_list(c: Call) -> Started:
 
 
 @_call
-def _all_to_all(c: Call) -> Started:
-    out = [torch.empty(c.count) for _ in range(c.size)]
-    work = dist.all_to_all(out, list(c.mine(c.size * c.count).split(c.count)), async_op=True)
-    right = [c.of(r, c.size * c.count).split(c.count)[c.rank] for r in range(c.size)]
+def _all_to_all(call: Call) -> Started:
+    out = [torch.empty(call.count) for _ in range(call.size)]
+    work = dist.all_to_all(
+        out, list(call.mine(call.size * call.count).split(call.count)), async_op=True
+    )
+    right = [
+        call.of(rank, call.size * call.count).split(call.count)[call.rank]
+        for rank in range(call.size)
+    ]
     return Started([work], _pairs(out, right))
 
 
 @_call
-def _all_to_all_single(c: Call) -> Started:
-    out = torch.empty(c.size * c.count)
-    work = dist.all_to_all_single(out, c.mine(c.size * c.count), async_op=True)
-    right = [c.of(r, c.size * c.count).split(c.count)[c.rank] for r in range(c.size)]
+def _all_to_all_single(call: Call) -> Started:
+    out = torch.empty(call.size * call.count)
+    work = dist.all_to_all_single(out, call.mine(call.size * call.count), async_op=True)
+    right = [
+        call.of(rank, call.size * call.count).split(call.count)[call.rank]
+        for rank in range(call.size)
+    ]
     return Started([work], lambda: same(out, torch.cat(right)))
 
 
 @_call
-def _all_to_all_single_uneven(c: Call) -> Started:
-    counts = [c.count % 500 + r for r in range(c.size)]  # to rank r
-    out = torch.empty(c.size * counts[c.rank])
+def _all_to_all_single_uneven(call: Call) -> Started:
+    counts = [call.count % 500 + rank for rank in range(call.size)]  # to rank r
+    out = torch.empty(call.size * counts[call.rank])
     work = dist.all_to_all_single(
-        out, c.mine(sum(counts)), [counts[c.rank]] * c.size, counts, async_op=True
+        out, call.mine(sum(counts)), [counts[call.rank]] * call.size, counts, async_op=True
     )
-    right = [c.of(r, sum(counts)).split(counts)[c.rank] for r in range(c.size)]
+    right = [call.of(rank, sum(counts)).split(counts)[call.rank] for rank in range(call.size)]
     return Started([work], lambda: same(out, torch.cat(right)))
 
 
@@ -462,58 +496,66 @@ def _all_to_all_single_uneven(c: Call) -> Started:
 
 
 @_call
-def _isend_irecv(c: Call) -> Started:
-    out = torch.empty(c.count)
-    tag = c.key % 1000
+def _isend_irecv(call: Call) -> Started:
+    out = torch.empty(call.count)
+    source = (call.rank - 1) % call.size
+    destination = (call.rank + 1) % call.size
+    tag = call.key % 1000
     works = [
-        dist.irecv(out, (c.rank - 1) % c.size, tag=tag),
-        dist.isend(c.mine(c.count), (c.rank + 1) % c.size, tag=tag),
+        dist.irecv(out, source, tag=tag),
+        dist.isend(call.mine(call.count), destination, tag=tag),
     ]
-    right = c.of((c.rank - 1) % c.size, c.count)
+    right = call.of(source, call.count)
     return Started(works, lambda: same(out, right), forgettable=False, futures=False)
 
 
 @_call
-def _batch_isend_irecv(c: Call) -> Started:
-    peers = [r for r in range(c.size) if r != c.rank]
-    out = {r: torch.empty(c.count) for r in peers}
-    operations = [dist.P2POp(dist.irecv, out[r], r) for r in peers]
-    operations += [dist.P2POp(dist.isend, c.mine(c.count), r) for r in peers]
-    works = dist.batch_isend_irecv(operations)
-    check = _pairs([out[r] for r in peers], [c.of(r, c.count) for r in peers])
-    return Started(works, check, forgettable=False, futures=False)
+def _batch_isend_irecv(call: Call) -> Started:
+    peers = [rank for rank in range(call.size) if rank != call.rank]
+    out = [torch.empty(call.count) for _ in peers]
+    right = [call.of(peer, call.count) for peer in peers]
+    receives = [
+        dist.P2POp(dist.irecv, tensor, peer) for tensor, peer in zip(out, peers, strict=True)
+    ]
+    sends = [dist.P2POp(dist.isend, call.mine(call.count), peer) for peer in peers]
+    works = dist.batch_isend_irecv(receives + sends)
+    return Started(works, _pairs(out, right), forgettable=False, futures=False)
 
 
 @_call
-def _recv_from_anybody(c: Call) -> Started:
-    out = torch.empty(c.count)
-    tag = 1000 + c.key % 1000
-    work = dist.isend(c.mine(c.count), (c.rank + 1) % c.size, tag=tag)
+def _recv_from_anybody(call: Call) -> Started:
+    out = torch.empty(call.count)
+    tag = 1000 + call.key % 1000
+    work = dist.isend(call.mine(call.count), (call.rank + 1) % call.size, tag=tag)
     source = dist.recv(out, tag=tag)
 
     def check() -> None:
-        assert source == (c.rank - 1) % c.size
-        same(out, c.of(source, c.count))
+        assert source == (call.rank - 1) % call.size
+        same(out, call.of(source, call.count))
 
     return Started([work], check, forgettable=False, futures=False)
 
 
 @_call
-def _send_object_list(c: Call) -> Started:
+def _send_object_list(call: Call) -> Started:
     out: list[Any] = [None]
-    if c.rank == c.root:
-        dist.send_object_list([(c.key, "z" * c.count)], (c.root + 1) % c.size)
-    elif c.rank == (c.root + 1) % c.size:
-        dist.recv_object_list(out, c.root)
+    expected: list[Any] = [None]
+    message = (call.key, "z" * call.count)
+    receiver = (call.root + 1) % call.size
+    if call.rank == call.root:
+        dist.send_object_list([message], receiver)
+    elif call.rank == receiver:
+        dist.recv_object_list(out, call.root)
+        expected = [message]
 
     def check() -> None:
-        assert out == ([(c.key, "z" * c.count)] if c.rank == (c.root + 1) % c.size else [None])
+        assert out == expected
 
     return Started([], check)
 
 
 @_call
-def _barrier(c: Call) -> Started:
+def _barrier(call: Call) -> Started:
     return Started([dist.barrier(async_op=True)], lambda: None)
 
 
@@ -521,68 +563,75 @@ def _barrier(c: Call) -> Started:
 
 
 @_call
-def _functional_all_reduce(c: Call) -> Started:
-    operation = c.random.choice(["sum", "max", "avg"])
-    out = functional.all_reduce(c.mine(c.count) * c.size, operation, dist.group.WORLD)
+def _functional_all_reduce(call: Call) -> Started:
+    operation = call.random.choice(["sum", "max", "avg"])
+    out = functional.all_reduce(call.mine(call.count) * call.size, operation, dist.group.WORLD)
 
     def check() -> None:
-        every = c.every(c.count) * c.size
-        right = {"sum": every.sum(0), "max": every.max(0).values, "avg": every.sum(0) / c.size}
+        every = call.every(call.count) * call.size
+        right = {"sum": every.sum(0), "max": every.max(0).values, "avg": every.sum(0) / call.size}
         same(out + 0, right[operation])
 
     return Started([], check)
 
 
 @_call
-def _functional_all_gather(c: Call) -> Started:
-    out = functional.all_gather_tensor(c.mine(c.count), 0, dist.group.WORLD)
-    return Started([], lambda: same(out + 0, c.every(c.count).flatten()))
+def _functional_all_gather(call: Call) -> Started:
+    out = functional.all_gather_tensor(call.mine(call.count), 0, dist.group.WORLD)
+    return Started([], lambda: same(out + 0, call.every(call.count).flatten()))
 
 
 @_call
-def _functional_reduce_scatter(c: Call) -> Started:
-    out = functional.reduce_scatter_tensor(c.mine(c.size * c.count), "sum", 0, dist.group.WORLD)
-    right = c.total(c.size * c.count).split(c.count)[c.rank]
+def _functional_reduce_scatter(call: Call) -> Started:
+    out = functional.reduce_scatter_tensor(
+        call.mine(call.size * call.count), "sum", 0, dist.group.WORLD
+    )
+    right = call.total(call.size * call.count).split(call.count)[call.rank]
     return Started([], lambda: same(out + 0, right))
 
 
 @_call
-def _functional_all_to_all(c: Call) -> Started:
-    out = functional.all_to_all_single(c.mine(c.size * c.count), None, None, dist.group.WORLD)
-    right = [c.of(r, c.size * c.count).split(c.count)[c.rank] for r in range(c.size)]
+def _functional_all_to_all(call: Call) -> Started:
+    out = functional.all_to_all_single(
+        call.mine(call.size * call.count), None, None, dist.group.WORLD
+    )
+    right = [
+        call.of(rank, call.size * call.count).split(call.count)[call.rank]
+        for rank in range(call.size)
+    ]
     return Started([], lambda: same(out + 0, torch.cat(right)))
 
 
 @_call
-def _functional_broadcast(c: Call) -> Started:
-    out = functional.broadcast(c.mine(c.count), c.root, dist.group.WORLD)
-    return Started([], lambda: same(out + 0, c.of(c.root, c.count)))
+def _functional_broadcast(call: Call) -> Started:
+    out = functional.broadcast(call.mine(call.count), call.root, dist.group.WORLD)
+    return Started([], lambda: same(out + 0, call.of(call.root, call.count)))
 
 
 @_call
-def _functional_coalesced(c: Call) -> Started:
-    kind = c.random.choice(["reduce", "gather", "scatter"])
+def _functional_coalesced(call: Call) -> Started:
+    kind = call.random.choice(["reduce", "gather", "scatter"])
     group = dist.group.WORLD
-    counts = [c.count, c.count + 1]
-    wide = [c.size * count for count in counts]
+    counts = [call.count, call.count + 1]
+    all_counts = [call.size * count for count in counts]
     if kind == "reduce":
-        mine = [c.mine(count, part=i) for i, count in enumerate(counts)]
+        mine = [call.mine(count, part=i) for i, count in enumerate(counts)]
         out = functional.all_reduce_coalesced(mine, "sum", group)
-        right = [c.total(count, part=i) for i, count in enumerate(counts)]
+        right = [call.total(count, part=i) for i, count in enumerate(counts)]
     elif kind == "gather":
-        mine = [c.mine(count, part=i) for i, count in enumerate(counts)]
+        mine = [call.mine(count, part=i) for i, count in enumerate(counts)]
         out = functional.all_gather_into_tensor_coalesced(mine, group)
-        right = [c.every(count, part=i).flatten() for i, count in enumerate(counts)]
+        right = [call.every(count, part=i).flatten() for i, count in enumerate(counts)]
     else:
-        mine = [c.mine(count, part=i) for i, count in enumerate(wide)]
+        mine = [call.mine(count, part=i) for i, count in enumerate(all_counts)]
         out = functional.reduce_scatter_tensor_coalesced(mine, "sum", [0, 0], group)
-        right = [
-            c.total(c.size * count, part=i).split(count)[c.rank] for i, count in enumerate(counts)
-        ]
+        right = []
+        for i, count in enumerate(counts):
+            right.append(call.total(call.size * count, part=i).split(count)[call.rank])
 
     def check() -> None:
-        for found, one in zip(out, right, strict=True):
-            same(found + 0, one)
+        for result, expected in zip(out, right, strict=True):
+            same(result + 0, expected)
 
     return Started([], check)
 
@@ -590,38 +639,38 @@ def _functional_coalesced(c: Call) -> Started:
 # Sub-groups
 
 
-def _group(c: Call) -> tuple[Any, tuple[int, ...]]:
+def _group(call: Call) -> tuple[Any, tuple[int, ...]]:
     """A group, and its ranks; this rank may not be among them."""
-    ranks = c.random.choice(sorted(c.groups))
-    return c.groups[ranks], ranks
+    ranks = call.random.choice(sorted(call.groups))
+    return call.groups[ranks], ranks
 
 
 @_call
-def _group_all_reduce(c: Call) -> Started:
-    group, ranks = _group(c)
-    tensor = c.mine(c.count)
-    if c.rank not in ranks:
-        return Started([], lambda: same(tensor, c.mine(c.count)))
+def _group_all_reduce(call: Call) -> Started:
+    group, ranks = _group(call)
+    tensor = call.mine(call.count)
+    if call.rank not in ranks:
+        return Started([], lambda: same(tensor, call.mine(call.count)))
     work = dist.all_reduce(tensor, group=group, async_op=True)
-    return Started([work], lambda: same(tensor, c.every(c.count)[list(ranks)].sum(0)))
+    return Started([work], lambda: same(tensor, call.every(call.count)[list(ranks)].sum(0)))
 
 
 @_call
-def _group_all_gather(c: Call) -> Started:
-    group, ranks = _group(c)
-    if c.rank not in ranks:
+def _group_all_gather(call: Call) -> Started:
+    group, ranks = _group(call)
+    if call.rank not in ranks:
         return Started([], lambda: None)
-    out = torch.empty(len(ranks) * c.count)
-    work = dist.all_gather_into_tensor(out, c.mine(c.count), group=group, async_op=True)
-    return Started([work], lambda: same(out, c.every(c.count)[list(ranks)].flatten()))
+    out = torch.empty(len(ranks) * call.count)
+    work = dist.all_gather_into_tensor(out, call.mine(call.count), group=group, async_op=True)
+    return Started([work], lambda: same(out, call.every(call.count)[list(ranks)].flatten()))
 
 
 @_call
-def _group_broadcast(c: Call) -> Started:
-    group, ranks = _group(c)
-    root = c.random.choice(ranks)
-    tensor = c.mine(c.count)
-    if c.rank not in ranks:
+def _group_broadcast(call: Call) -> Started:
+    group, ranks = _group(call)
+    root = call.random.choice(ranks)
+    tensor = call.mine(call.count)
+    if call.rank not in ranks:
         return Started([], lambda: None)
     work = dist.broadcast(tensor, root, group=group, async_op=True)
-    return Started([work], lambda: same(tensor, c.of(root, c.count)))
+    return Started([work], lambda: same(tensor, call.of(root, call.count)))

@@ -28,9 +28,9 @@ def schedules(tmp_path_factory) -> dict[int, str]:
     """By the number of ranks, the file that ``synth generate`` makes."""
     folder = tmp_path_factory.mktemp("schedules")
     synth = Path(sys.executable).parent / "synth"
-    made = {}
-    for size in (2, 4):
-        made[size] = str(folder / f"{size}.json")
-        command = [synth, "generate", "--n", str(size), "-o", made[size]]
+    files = {}
+    for ranks in (2, 4):
+        files[ranks] = str(folder / f"{ranks}.json")
+        command = [synth, "generate", "--n", str(ranks), "-o", files[ranks]]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
-    return made
+    return files

@@ -23,7 +23,7 @@ WAYS = (GLOO, AUTO, EAGER, SCHEDULE)
 def begin(
     way: str,
     rank: int,
-    size: int,
+    world_size: int,
     store: dist.Store,
     schedule: str | os.PathLike[str] | None = None,
     timeout_s: float = 30.0,
@@ -37,16 +37,17 @@ def begin(
         runtime.configure(mode="auto")
     elif way == EAGER:
         # By this profile a schedule is worth it for the smallest buffer, and to wait is not.
-        cheap = Profile(size, AlphaBeta(1e-2, 1e-9), AlphaBeta(1e-5, 1e-10))
+        cheap = Profile(world_size, AlphaBeta(1e-2, 1e-9), AlphaBeta(1e-5, 1e-10))
         runtime.configure(mode="eager", profile=cheap, threshold_s=1e-4)
     elif way == SCHEDULE:
         assert schedule is not None
         runtime.configure(schedule)
+
     dist.init_process_group(
         "gloo" if way == GLOO else runtime.BACKEND,
         store=dist.PrefixStore("job", store),
         rank=rank,
-        world_size=size,
+        world_size=world_size,
         timeout=timedelta(seconds=timeout_s),
     )
     return dist.group.WORLD
@@ -54,9 +55,14 @@ def begin(
 
 def results(outcomes: list[Outcome]) -> list[Any]:
     """The values of all ranks; fails with the errors, what only follows from another's last."""
-    failed = [
-        (r, o.error or "died or hung") for r, o in enumerate(outcomes) if not o.finished or o.error
-    ]
-    failed.sort(key=lambda one: "by peer" in one[1])
-    assert not failed, "\n".join(f"rank {rank}: {error}" for rank, error in failed)
+    own: list[str] = []
+    following: list[str] = []  # of a connection that another rank's end has closed
+    for rank, outcome in enumerate(outcomes):
+        if outcome.finished and not outcome.error:
+            continue
+        error = outcome.error or "died or hung"
+        errors = following if "by peer" in error else own
+        errors.append(f"rank {rank}: {error}")
+
+    assert not own + following, "\n".join(own + following)
     return [outcome.value for outcome in outcomes]

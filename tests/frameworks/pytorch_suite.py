@@ -28,10 +28,10 @@ class Outcomes(unittest.TestResult):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, str] = {}
+        self.by_test: dict[str, str] = {}
 
     def _note(self, test: unittest.TestCase, outcome: str) -> None:
-        self.found[test.id().rsplit(".", 1)[-1]] = outcome
+        self.by_test[test.id().rsplit(".", 1)[-1]] = outcome
 
     def addSuccess(self, test):
         self._note(test, "passed")
@@ -57,11 +57,11 @@ def _suite(backend: str) -> unittest.TestSuite:
     common_distributed.skip_if_lt_x_gpu = lambda x, **_: unittest.skip(f"fewer than {x} GPUs")
     from torch.testing._internal.distributed import distributed_test
 
-    make = dist.init_process_group
+    original = dist.init_process_group
 
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         assert kwargs["backend"] == "gloo"
-        make(*args, **kwargs | {"backend": backend})
+        original(*args, **kwargs | {"backend": backend})
 
     dist.init_process_group = init_process_group
 
@@ -92,11 +92,12 @@ def main(backend: str, out: str) -> None:
             began_s = time.monotonic()
             test(outcomes)
             name = test.id().rsplit(".", 1)[-1]
-            outcome = outcomes.found[name]
+            outcome = outcomes.by_test[name]
             if not outcome.startswith("skipped"):
                 print(f"{time.monotonic() - began_s:5.1f} s  {outcome[:6]}  {name}", flush=True)
-    Path(out).write_text(json.dumps(outcomes.found, indent=1))
+    Path(out).write_text(json.dumps(outcomes.by_test, indent=1))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    _, backend_name, out_file = sys.argv
+    main(backend_name, out_file)

@@ -40,17 +40,25 @@ def text_of(name: str, way: str) -> str:
     """The text of script ``name`` as it runs."""
     text = (FOLDER / name).read_text()
     assert text.count('"latecomer"') == 1
-    return text.replace('"latecomer"', '"gloo"') if way == GLOO else text
+    if way == GLOO:
+        return text.replace('"latecomer"', '"gloo"')
+    return text
 
 
 def _run(
-    rank: int, size: int, store: Any, name: str, way: str, variables: dict[str, str], folder: str
+    rank: int,
+    world_size: int,
+    store: Any,
+    name: str,
+    way: str,
+    variables: dict[str, str],
+    folder: str,
 ) -> Trained:
     os.environ |= variables | {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_RUN_ID": "test",
@@ -61,6 +69,7 @@ def _run(
         _without_extensions()
     if way == GLOO:
         dist.ProcessGroup.paths = {}  # the scripts print what our groups have
+
     groups: dict[Any, Any] = {}
     destroy = dist.destroy_process_group
 
@@ -69,14 +78,19 @@ def _run(
         destroy(group)
 
     dist.destroy_process_group = remembering
-    found: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(text_of(name, way), name, "exec"), found)
+    script_globals: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text_of(name, way), name, "exec"), script_globals)
+
     groups.update(distributed_c10d._world.pg_map)
-    paths = sum((Counter(group.paths) for group in groups), Counter())
-    parameters = {
-        key: (value.to_local() if hasattr(value, "to_local") else value).detach().numpy()
-        for key, value in found["model"].named_parameters()
-    }
+    paths: Counter[str] = Counter()
+    for group in groups:
+        paths += Counter(group.paths)
+
+    parameters = {}
+    for key, parameter in script_globals["model"].named_parameters():
+        is_dtensor = hasattr(parameter, "to_local")
+        on_this_rank = parameter.to_local() if is_dtensor else parameter
+        parameters[key] = on_this_rank.detach().numpy()
     return Trained(parameters, dict(paths))
 
 

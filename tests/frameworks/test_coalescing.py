@@ -31,8 +31,11 @@ class Shards:
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        self.parameters = [[torch.zeros(size * n) for n in group] for group in GROUPS]
-        self.gradients = [[torch.zeros(size * n) for n in group] for group in GROUPS]
+        self.parameters = [self._zeros(group) for group in GROUPS]
+        self.gradients = [self._zeros(group) for group in GROUPS]
+
+    def _zeros(self, owned_elements: list[int]) -> Buckets:
+        return [torch.zeros(self.size * count) for count in owned_elements]
 
     def own(self, bucket: torch.Tensor) -> torch.Tensor:
         return bucket.chunk(self.size)[self.rank]
@@ -80,6 +83,45 @@ def _compute(weight: torch.Tensor) -> torch.Tensor:
     return (weight @ torch.ones(64, 64) + torch.randn(64, 64)).relu().sum()
 
 
+def _update(shards: Shards, step: int) -> None:
+    """The optimizer has stepped on its shards."""
+    for group, buckets in enumerate(shards.parameters):
+        for index, bucket in enumerate(buckets):
+            shards.own(bucket).fill_(_value(step, group, index, shards.rank))
+
+
+def _forward(shards: Shards, step: int, weight: torch.Tensor) -> None:
+    """The next group is gathered while this one computes."""
+    last = len(GROUPS) - 1
+    handle = shards.gather(0)
+    for group in range(len(GROUPS)):
+        handle.wait()
+        handle = shards.gather(group + 1) if group < last else None
+        _compute(weight)
+        _check_gathered(shards, step, group)
+
+
+def _backward(shards: Shards, step: int, weight: torch.Tensor) -> None:
+    """A group is reduced while the one before it computes."""
+    whole = step % 3 == 2
+    # An average by every second step; the values are multiplied so that it's the sum.
+    average = step % 2 == 1 and not whole
+    factor = shards.size if average else 1
+    operation = dist.ReduceOp.AVG if average else dist.ReduceOp.SUM
+
+    under_way = []
+    for group in reversed(range(len(GROUPS))):
+        for index, bucket in enumerate(shards.gradients[group]):
+            bucket.fill_(_value(step, group, index, shards.rank) * factor)
+        handle = shards.all_reduce(group) if whole else shards.reduce(group, operation)
+        under_way.append((group, handle))
+        _compute(weight)
+
+    for group, handle in under_way:
+        handle.wait()
+        _check_reduced(shards, step, group, whole)
+
+
 def _loop(rank, size, store, way, schedule, iterations):
     """The number of iterations done, and the paths."""
     warnings.simplefilter("ignore", FutureWarning)  # of names that are deprecated, and in use
@@ -87,28 +129,9 @@ def _loop(rank, size, store, way, schedule, iterations):
     shards = Shards(rank, size)
     weight = torch.randn(64, 64)
     for step in range(iterations):
-        for g, buckets in enumerate(shards.parameters):  # the optimizer has stepped on its shards
-            for index, bucket in enumerate(buckets):
-                shards.own(bucket).fill_(_value(step, g, index, rank))
-        handle = shards.gather(0)
-        for g in range(len(GROUPS)):  # forward: the next group is gathered while this computes
-            handle.wait()
-            handle = shards.gather(g + 1) if g + 1 < len(GROUPS) else None
-            _compute(weight)
-            _check_gathered(shards, step, g)
-        handles = []
-        whole = step % 3 == 2
-        for g in reversed(range(len(GROUPS))):  # backward: reduced while the one before computes
-            # An average by every second step; the values are multiplied so that it's the sum.
-            average = step % 2 == 1 and not whole
-            for index, bucket in enumerate(shards.gradients[g]):
-                bucket.fill_(_value(step, g, index, rank) * (size if average else 1))
-            operation = dist.ReduceOp.AVG if average else dist.ReduceOp.SUM
-            handles.append(shards.all_reduce(g) if whole else shards.reduce(g, operation))
-            _compute(weight)
-        for g, handle in zip(reversed(range(len(GROUPS))), handles, strict=True):
-            handle.wait()
-            _check_reduced(shards, step, g, whole)
+        _update(shards, step)
+        _forward(shards, step, weight)
+        _backward(shards, step, weight)
     dist.barrier()
     paths = dict(getattr(group, "paths", {}))
     dist.destroy_process_group()
@@ -133,7 +156,7 @@ def test_ten_thousand_loops(way, size, schedules):
 
 
 def _all_ranks(way, size, iterations, schedules, timeout_s):
-    arguments = (way, schedules[size], iterations)
-    for done, paths in results(spawn(_loop, size, *arguments, timeout_s=timeout_s)):
+    outcomes = spawn(_loop, size, way, schedules[size], iterations, timeout_s=timeout_s)
+    for done, paths in results(outcomes):
         assert done == iterations
         assert paths == {"several tensors at once": iterations // 3 * len(GROUPS)}

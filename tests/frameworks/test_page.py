@@ -16,21 +16,20 @@ PAGE = "\n".join(path.read_text() for path in PAGES)
 
 def _sections(page: str) -> dict[str, list[str]]:
     """By script, the Python blocks of the section that names it with ``Script:``."""
-    found = {}
+    blocks = {}
     for section in page.split("\n## ")[1:]:
         if script := re.search(r"^Script: `examples/frameworks/(\w+\.py)`", section, re.MULTILINE):
-            found[script.group(1)] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    return found
+            blocks[script.group(1)] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    return blocks
 
 
 def _missing(sections: dict[str, list[str]], texts: dict[str, str]) -> list[str]:
     """Blocks whose lines don't stand in their script, one after the other."""
-    return [
-        block
-        for script, blocks in sections.items()
-        for block in blocks
-        if f"\n{block}" not in f"\n{texts[script]}"
-    ]
+    missing = []
+    for script, blocks in sections.items():
+        text = f"\n{texts[script]}"
+        missing += [block for block in blocks if f"\n{block}" not in text]
+    return missing
 
 
 def _texts() -> dict[str, str]:
@@ -59,14 +58,14 @@ def test_every_script_says_how_it_is_started():
 def test_versions_are_those_installed():
     rows = re.findall(r"^\| (\w+)(?: \(CPU\))? \| (\d[\d.]+) \|$", PAGE, re.MULTILINE)
     assert {name for name, _ in rows} >= {"torch", "lightning", "transformers", "deepspeed"}
-    for name, said in rows:
-        assert version(name).split("+")[0] == said
+    for name, version_on_page in rows:
+        assert version(name).split("+")[0] == version_on_page
 
 
 def test_paths_are_those_of_the_tests():
     rows = re.findall(r"^\| `(\w+\.py)` \| (.*) \|$", PAGE, re.MULTILINE)
-    said = {
-        script: {way: int(count) for way, count in re.findall(r"`([^`]+)`: (\d+)", cell)}
-        for script, cell in rows
-    }
-    assert said == PATHS
+    paths_on_page: dict[str, dict[str, int]] = {}
+    for script, cell in rows:
+        counts = re.findall(r"`([^`]+)`: (\d+)", cell)
+        paths_on_page[script] = {way: int(count) for way, count in counts}
+    assert paths_on_page == PATHS

@@ -35,22 +35,12 @@ def _differing(gloo: dict[str, str], ours: dict[str, str]) -> dict[str, str]:
 def outcomes(schedules, tmp_path_factory) -> dict[str, dict[str, str]]:
     """By way, what came out of each test. The three runs share the processors."""
     folder = tmp_path_factory.mktemp("pytorch")
-    variables = {GLOO: {}, AUTO: {"LATECOMER_MODE": "auto"}}
-    variables[SCHEDULE] = {"LATECOMER_SCHEDULE": schedules[RANKS]}
-    running = {}
-    for way, chosen in variables.items():
-        temporary = folder / way
-        temporary.mkdir()
-        command = [sys.executable, "-W", "ignore", "-m", "tests.frameworks.pytorch_suite"]
-        command += ["gloo" if way == GLOO else "latecomer", str(folder / f"{way}.json")]
-        with (folder / f"{way}.log").open("w") as log:
-            running[way] = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=os.environ | chosen | {"TMPDIR": str(temporary)},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+    variables_of = {
+        GLOO: {},
+        AUTO: {"LATECOMER_MODE": "auto"},
+        SCHEDULE: {"LATECOMER_SCHEDULE": schedules[RANKS]},
+    }
+    running = {way: _start(way, variables, folder) for way, variables in variables_of.items()}
     try:
         for way, process in running.items():
             log = folder / f"{way}.log"
@@ -59,19 +49,37 @@ def outcomes(schedules, tmp_path_factory) -> dict[str, dict[str, str]]:
         for process in running.values():
             process.kill()
             process.wait()
-    return {way: json.loads((folder / f"{way}.json").read_text()) for way in variables}
+    return {way: json.loads((folder / f"{way}.json").read_text()) for way in running}
+
+
+def _start(way: str, variables: dict[str, str], folder: Path) -> subprocess.Popen:
+    """Start the suite in one way; it writes WAY.json, and prints to WAY.log, in ``folder``."""
+    temporary = folder / way
+    temporary.mkdir()
+    backend = "gloo" if way == GLOO else "latecomer"
+    command = [sys.executable, "-W", "ignore", "-m", "tests.frameworks.pytorch_suite"]
+    command += [backend, str(folder / f"{way}.json")]
+    with (folder / f"{way}.log").open("w") as log:
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | variables | {"TMPDIR": str(temporary)},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", [AUTO, SCHEDULE])
 def test_what_passes_on_gloo_passes_here(outcomes, way):
     assert len(_passed(outcomes[GLOO])) >= LEAST_PASSING
-    failed = {name for name, found in outcomes[GLOO].items() if found.startswith("failed")}
+    failed = {name for name, outcome in outcomes[GLOO].items() if outcome.startswith("failed")}
     assert failed <= UNSTABLE
+
     expected = outcomes[GLOO] | dict.fromkeys(UNSTABLE, "passed")
     differing = _differing(expected, outcomes[way])
-    unknown = {name: found for name, found in differing.items() if name not in KNOWN}
-    assert not unknown, "\n".join(f"{name}\n{found}" for name, found in unknown.items())
+    unknown = {name: outcome for name, outcome in differing.items() if name not in KNOWN}
+    assert not unknown, "\n".join(f"{name}\n{outcome}" for name, outcome in unknown.items())
     assert set(differing) == set(KNOWN), "these pass now: take them off the list"
 
 

@@ -41,14 +41,14 @@ PATHS = {
 """Which way the all-reduces of a rank go with a schedule for four, as the page says."""
 
 
-def _distance(one: list[Trained], other: list[Trained]) -> float:
+def _distance(first: list[Trained], second: list[Trained]) -> float:
     """The largest difference of a parameter on any rank; 0 if all are equal."""
     largest = 0.0
-    for mine, theirs in zip(one, other, strict=True):
-        assert mine.parameters.keys() == theirs.parameters.keys() != set()
-        for name, value in mine.parameters.items():
+    for first_rank, second_rank in zip(first, second, strict=True):
+        assert first_rank.parameters.keys() == second_rank.parameters.keys() != set()
+        for name, value in first_rank.parameters.items():
             assert np.isfinite(value).all(), name
-            largest = max(largest, np.abs(value - theirs.parameters[name]).max(initial=0.0))
+            largest = max(largest, np.abs(value - second_rank.parameters[name]).max(initial=0.0))
     return largest
 
 
@@ -56,8 +56,8 @@ def _distance(one: list[Trained], other: list[Trained]) -> float:
 def variables(schedules, tmp_path_factory) -> dict[str, dict[str, str]]:
     """The environment of each way."""
     profile = tmp_path_factory.mktemp("profile") / "native.json"
-    dear = Profile(RANKS, AlphaBeta(1e-6, 1e-12), AlphaBeta(10.0, 1e-3))
-    profile.write_bytes(msgspec.json.encode(dear))
+    schedules_are_dear = Profile(RANKS, AlphaBeta(1e-6, 1e-12), AlphaBeta(10.0, 1e-3))
+    profile.write_bytes(msgspec.json.encode(schedules_are_dear))
     common = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1"}
     return {
         GLOO: common,
@@ -80,9 +80,8 @@ def test_trains_as_on_gloo(name, variables, tmp_path):
 @pytest.mark.timeout(240)
 def test_the_hook_runs(variables, tmp_path):
     # Otherwise the two scripts are the same, and gradients would not be rounded to float16.
-    without, with_hook = (
-        run(f"lightning_{kind}.py", GLOO, variables[GLOO], tmp_path) for kind in ("ddp", "hook")
-    )
+    without = run("lightning_ddp.py", GLOO, variables[GLOO], tmp_path)
+    with_hook = run("lightning_hook.py", GLOO, variables[GLOO], tmp_path)
     assert _distance(without, with_hook) > 1e-5
 
 
@@ -91,9 +90,9 @@ def test_no_script_is_left_out():
 
 
 def test_differences_are_found():
-    one = [Trained({"a": np.array([1.0, 2.0])}, {})]
-    other = [Trained({"a": np.array([1.0, 2.5])}, {})]
-    assert _distance(one, one) == 0
-    assert _distance(one, other) == 0.5
+    first = [Trained({"a": np.array([1.0, 2.0])}, {})]
+    second = [Trained({"a": np.array([1.0, 2.5])}, {})]
+    assert _distance(first, first) == 0
+    assert _distance(first, second) == 0.5
     with pytest.raises(AssertionError):
-        _distance(one, [Trained({"b": np.array([1.0, 2.0])}, {})])
+        _distance(first, [Trained({"b": np.array([1.0, 2.0])}, {})])

@@ -10,6 +10,7 @@ import faulthandler
 import os
 import random
 import warnings
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -35,8 +36,17 @@ SUBGROUPS = [(0, 1), (2, 3), (0, 2), (1, 2, 3)]
 SEED = int(os.environ.get("LATECOMER_SOAK_SEED", "20260101"))
 
 
-def _finish(name: str, number: int, started: Started, dice: random.Random) -> None:
+class UnderWay(NamedTuple):
+    """A call that was made: its name, which one it is, and what it has started."""
+
+    name: str
+    number: int
+    started: Started
+
+
+def _finish(call: UnderWay, dice: random.Random) -> None:
     """Wait for all, in any order and in the ways in which programs wait; then check."""
+    started = call.started
     dice.shuffle(started.works)
     try:
         for work in started.works:
@@ -46,7 +56,7 @@ def _finish(name: str, number: int, started: Started, dice: random.Random) -> No
                 work.wait()
         started.check()
     except Exception as error:
-        error.add_note(f"call {number}, {name}")
+        error.add_note(f"call {call.number}, {call.name}")
         raise
 
 
@@ -58,23 +68,25 @@ def _soak(rank, size, store, way, schedule, seed, operations):
     groups = {ranks: dist.new_group(list(ranks)) for ranks in SUBGROUPS}
     order = random.Random(seed)  # alike on all ranks
     dice = random.Random(f"{seed} {rank}")  # not alike
-    made: dict[str, int] = {}
-    under_way: list[tuple[str, int, Started]] = []
+    counts: dict[str, int] = {}
+    under_way: list[UnderWay] = []
+
     for number in range(operations):
         name = order.choice(sorted(CALLS))
-        made[name] = made.get(name, 0) + 1
+        counts[name] = counts.get(name, 0) + 1
         started = CALLS[name](Call(rank, size, seed * operations + number, groups))
         if started.works and started.forgettable and dice.random() < FORGOTTEN:
             continue
-        under_way.append((name, number, started))
+        under_way.append(UnderWay(name, number, started))
         while len(under_way) > dice.randrange(MOST_UNDER_WAY):
-            _finish(*under_way.pop(dice.randrange(len(under_way))), dice)
-    for item in under_way:
-        _finish(*item, dice)
+            _finish(under_way.pop(dice.randrange(len(under_way))), dice)
+    for call in under_way:
+        _finish(call, dice)
+
     dist.barrier()
     paths = dict(getattr(group, "paths", {}))
     dist.destroy_process_group()
-    return made, paths
+    return counts, paths
 
 
 @pytest.mark.timeout(300)
@@ -85,9 +97,9 @@ def _soak(rank, size, store, way, schedule, seed, operations):
 def test_soak(way, operations, schedules):
     print(f"seed {SEED}")
     outcomes = results(spawn(_soak, SIZE, way, schedules[SIZE], SEED, operations, timeout_s=240))
-    made, paths = outcomes[0]
-    assert len(made) == len(CALLS) >= 50
-    assert sum(made.values()) == operations
+    counts, paths = outcomes[0]
+    assert len(counts) == len(CALLS) >= 50
+    assert sum(counts.values()) == operations
     if way == EAGER:
         assert paths["mode eager"] > 100
     if way == SCHEDULE:
@@ -123,9 +135,12 @@ def _refused(rank, size, store, keys):
 @pytest.mark.timeout(120)
 def test_every_check_refuses():
     # The liar's own checks expect its own numbers and don't count.
-    refused = results(spawn(_refused, SIZE, 16, timeout_s=100))
-    honest = [found for rank, found in enumerate(refused) if rank != LIAR]
-    assert set.union(*honest) == set(CALLS) - NOTHING_TO_GET_WRONG
+    refused_by_rank = results(spawn(_refused, SIZE, 16, timeout_s=100))
+    refused: set[str] = set()
+    for rank, names in enumerate(refused_by_rank):
+        if rank != LIAR:
+            refused |= names
+    assert refused == set(CALLS) - NOTHING_TO_GET_WRONG
 
 
 def test_same_refuses():

@@ -58,7 +58,7 @@ def shard(sender, stage):
 
 def genuine(operation, key):
     """All that ranks 1 and 2 have to say to rank 0."""
-    found = []
+    datagrams = []
     for sender in (1, 2):
         codec = Host(sender, 3, OPTIONS, key).codec
         for stage in (0, 1):
@@ -67,46 +67,69 @@ def genuine(operation, key):
             header = DatagramHeader(stage, receiver=0, operation=operation)
             passed = np.zeros(count, np.int64)
             burst = Burst(header, source, first=0, marks_from=count - 1, passed=passed)
-            found += [row.tobytes() for row in codec.burst(burst)]
+            datagrams += [row.tobytes() for row in codec.burst(burst)]
             end = Control(Type.END, stage, peer=0, operation=operation)
             credit = Control(Type.CREDIT, stage, peer=0, operation=operation, passed=1000)
-            found += [codec.control(end), codec.control(credit)]
-    return found
+            datagrams += [codec.control(end), codec.control(credit)]
+    return datagrams
 
 
-GENUINE = {(o, key): genuine(o, key) for o in OPEN for key in (b"", KEY)}
+GENUINE = {}
+for open_operation in OPEN:
+    GENUINE[open_operation, b""] = genuine(open_operation, b"")
+    GENUINE[open_operation, KEY] = genuine(open_operation, KEY)
 
 
 def forged(program, operation):
     """A header with chosen fields, and the payload that belongs to it if all of them are right."""
     kind = program.pick(2, 3, 2, 3, 4, 5, 6, 7, program.number())
     sender = program.pick(1, 2, 1, 2, 0, 3, program.number(2))
-    named = program.pick(
+    named_operation = program.pick(
         operation, operation, operation, (operation + 1) % 2**64, operation - 1, program.number(8)
     )
     offset = program.number() * program.pick(PAYLOAD, PAYLOAD, 1, 2**24)
     flags = program.pick(0, 0, 1, 2, 4, 6, program.number())
     incast = program.number()
-    expected_us, tag = (program.pick(0, program.number(4)) for _ in range(2))
+    expected_us = program.pick(0, program.number(4))
+    tag = program.pick(0, program.number(4))
     length = program.pick(
         PAYLOAD, PAYLOAD, 200 % PAYLOAD, 150 % PAYLOAD, 330 % PAYLOAD, program.number(2)
     )
-    envelope = MAGIC, VERSION, kind, sender, 0, SESSION
-    about = named, offset, length, flags, incast, expected_us, 0, tag
-    header = bytearray(PACKED.pack(*envelope, *about))
-    wrong = program.number()
-    if wrong < 8:  # something of the envelope
-        header[program.pick(0, 2, 6, 8, 15)] ^= 1 + wrong
+    receiver = 0
+    passed = 0
+    packed = PACKED.pack(
+        MAGIC,
+        VERSION,
+        kind,
+        sender,
+        receiver,
+        SESSION,
+        named_operation,
+        offset,
+        length,
+        flags,
+        incast,
+        expected_us,
+        passed,
+        tag,
+    )
+
+    header = bytearray(packed)
+    corruption = program.number()
+    is_corrupt = corruption < 8
+    if is_corrupt:  # something before the operation's name
+        header[program.pick(0, 2, 6, 8, 15)] ^= 1 + corruption
     if program.pick(False, False, False, True):
         return bytes(header)
+
     stage = kind & 1
     payload = np.full(PAYLOAD, 254, np.uint8)
     if sender in (1, 2):
         source = shard(sender, stage)
         part = source[offset : offset + PAYLOAD]
         fits = len(part) == length and offset % PAYLOAD == 0
-        ours = wrong >= 8 and named == operation
-        payload[: len(part)] = part if fits and ours else ~part
+        is_right = fits and not is_corrupt and named_operation == operation
+        payload[: len(part)] = part if is_right else ~part
     return bytes(header) + payload.tobytes()
 
 
@@ -121,42 +144,51 @@ def changed(program, data):
 def attack(data, guard=lambda array: array):
     """Run one program; all that came of it. ``guard`` may move arrays to other memory."""
     program = Program(data)
-    operation = program.pick(*OPEN)
+    first_open, last_open = OPEN
+    operation = program.pick(first_open, last_open)
     key = program.pick(b"", KEY)
+
     host = Host(0, 3, OPTIONS, key)
     host.enter(0, operation, list(SIZES), 0.0)
     bucket = host.buckets[operation]
     bucket.move(guard)
     host.placer.open(operation, bucket.expected())  # in the other memory
-    now = 0.0
+
+    now_s = 0.0
     batch = []
     answers = []
 
     def feed():
+        """Hand over the batch: the host takes datagrams of one length at a time."""
         nonlocal batch
-        for size in sorted({len(one) for one in batch if one}):
-            rows = np.frombuffer(b"".join(d for d in batch if len(d) == size), np.uint8)
-            host.receive(guard(rows).reshape(-1, size), now)
+        for size in sorted({len(datagram) for datagram in batch if datagram}):
+            of_size = [datagram for datagram in batch if len(datagram) == size]
+            rows = np.frombuffer(b"".join(of_size), np.uint8)
+            host.receive(guard(rows).reshape(-1, size), now_s)
         batch = []
-        answers.extend(host.advance(now))
+        answers.extend(host.advance(now_s))
 
     while not program.over:
         choice = program.number() % 8
         if choice == 0:
             batch.append(program.read(program.number()))
         elif choice < 4:
-            known = GENUINE[operation, key]
-            whole = known[program.number() % len(known)]
-            batch.append(changed(program, whole) if key else whole)
+            datagrams = GENUINE[operation, key]
+            datagram = datagrams[program.number() % len(datagrams)]
+            if key:
+                datagram = changed(program, datagram)
+            batch.append(datagram)
         elif choice < 6:
             batch.append(forged(program, operation))
         else:
             feed()
-            now = min(now + program.number() / 4000, 0.9 * DEADLINE_S)
+            now_s = min(now_s + program.number() / 4000, 0.9 * DEADLINE_S)
     feed()
+
     for stage, arrived in zip(bucket.stages, bucket.arrived, strict=True):
         for peer, progress in stage.senders.items():
             assert progress.seen == arrived[peer].sum() <= progress.count
+
     host.advance(DEADLINE_S + 1e-6)
     assert all(stage.end is not None for stage in bucket.stages), "not over by t_B"
     assert operation in host.over_s, "still open after t_B"
@@ -166,11 +198,11 @@ def attack(data, guard=lambda array: array):
 
 def plant():
     """A fault to be found: offsets need not be those of a datagram."""
-    place = Placer.place
+    placed = Placer.place
 
     def careless(self, shard, batch):
         offsets = batch.offsets // PAYLOAD * PAYLOAD
-        return place(self, shard, batch._replace(offsets=offsets))
+        return placed(self, shard, batch._replace(offsets=offsets))
 
     Placer.place = careless
 
@@ -180,17 +212,27 @@ def instrument(atheris):
     for function in (attack, forged, changed):
         globals()[function.__name__] = atheris.instrument_func(function)
     modules = [m for name, m in sys.modules.items() if name.startswith("runtime.optireduce.udp")]
-    classes = {value for m in modules for value in vars(m).values() if isinstance(value, type)}
-    found = [
-        (owner, key, value)
-        for owner in (*modules, *(c for c in classes if sys.modules[c.__module__] in modules))
-        for key, value in vars(owner).items()
-        if isinstance(value, FunctionType)
-        if value.__module__ == getattr(owner, "__module__", owner.__name__)
-    ]
-    for owner, key, value in found:
-        setattr(owner, key, atheris.instrument_func(value))
-    return len(found)
+    classes = set()
+    for module in modules:
+        for value in vars(module).values():
+            if isinstance(value, type) and sys.modules[value.__module__] in modules:
+                classes.add(value)
+
+    count = 0
+    for owner in (*modules, *classes):
+        owners_module = getattr(owner, "__module__", owner.__name__)
+        for name, value in list(vars(owner).items()):
+            if isinstance(value, FunctionType) and value.__module__ == owners_module:
+                setattr(owner, name, atheris.instrument_func(value))
+                count += 1
+    return count
+
+
+def target(compiled):
+    """What runs a program. Only after :func:`instrument`, which replaces ``attack``."""
+    if compiled:
+        return checked.target(attack)
+    return attack
 
 
 def main(
@@ -205,19 +247,20 @@ def main(
     """Datagrams of an attacker against one rank of UBT."""
     if planted:
         plant()
-    beside = checked.target if compiled else lambda function: function
     if file:
-        beside(attack)(file.read_bytes())
+        target(compiled)(file.read_bytes())
         return
+
     try:
         import atheris
     except ImportError:
         sys.exit("atheris is missing: pip install -c constraints.txt -e '.[fuzz]'")
+
     out.mkdir(parents=True, exist_ok=True)
     print(f"seed {seed}, {instrument(atheris)} functions instrumented", flush=True)
     argv = [f"-runs={runs}", f"-seed={seed}", f"-max_total_time={seconds}"]
     argv += ["-max_len=400", "-len_control=0", f"-artifact_prefix={out}/"]
-    atheris.Setup([sys.argv[0], *argv], beside(attack))
+    atheris.Setup([sys.argv[0], *argv], target(compiled))
     atheris.Fuzz()
 
 

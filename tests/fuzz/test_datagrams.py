@@ -41,6 +41,6 @@ def test_a_planted_fault_is_found(monkeypatch):
 
 def test_a_moment_with_atheris(tmp_path):
     pytest.importorskip("atheris", reason="atheris is not installed (pip install -e '.[fuzz]')")
-    found = python("-m", "tests.fuzz.datagrams", "--runs", "300", "--out", str(tmp_path))
-    assert found.returncode == 0, found.stderr[-2000:]
-    assert "Done 300 runs" in found.stderr
+    fuzzed = python("-m", "tests.fuzz.datagrams", "--runs", "300", "--out", str(tmp_path))
+    assert fuzzed.returncode == 0, fuzzed.stderr[-2000:]
+    assert "Done 300 runs" in fuzzed.stderr

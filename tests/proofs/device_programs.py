@@ -33,10 +33,10 @@ Rows = list[list[list[int]]]
 
 def star(ranks: int, root: int) -> Document:
     """All to one, one after another, and back."""
-    others = [rank for rank in range(ranks) if rank != root]
-    there = [f"{rank}+{root}:0" for rank in others]
-    back = [f"{root}={rank}:0" for rank in others]
-    return document(ranks, 1, [("star", [], [moves(move) for move in there + back])])
+    leaves = [rank for rank in range(ranks) if rank != root]
+    gather = [f"{rank}+{root}:0" for rank in leaves]
+    scatter = [f"{root}={rank}:0" for rank in leaves]
+    return document(ranks, 1, [("star", [], [moves(move) for move in gather + scatter])])
 
 
 def right_schedule(rng: random.Random) -> Document:
@@ -63,15 +63,15 @@ def change(rng: random.Random, rows: Rows, chunks: int) -> None:
     own = rows[rank]
     if not own:
         return
+
     at = rng.randrange(len(own))
     kind = rng.choice(
         ["swap", "near", "drop", "double", "action", "peer", "chunk", "slot", "pair", "rename"]
     )
     if kind == "swap":
-        other = rng.randrange(len(own))
-        own[at], own[other] = own[other], own[at]
+        swap(own, at, rng.randrange(len(own)))
     elif kind == "near" and at:
-        own[at - 1], own[at] = own[at], own[at - 1]
+        swap(own, at - 1, at)
     elif kind == "drop":
         del own[at]
     elif kind == "double":
@@ -90,6 +90,12 @@ def change(rng: random.Random, rows: Rows, chunks: int) -> None:
         rename_slots(rng, rows, rank)
 
 
+def swap(own: list[list[int]], first: int, second: int) -> None:
+    row = own[first]
+    own[first] = own[second]
+    own[second] = row
+
+
 def other_end(rows: Rows, rank: int, at: int) -> list[int] | None:
     """The row that puts what this one receives, or the other way round."""
     action, peer, _, slot = rows[rank][at]
@@ -103,22 +109,24 @@ def other_end(rows: Rows, rank: int, at: int) -> list[int] | None:
 
 def change_both_ends(rng: random.Random, rows: Rows, rank: int, at: int, chunks: int) -> None:
     """Another chunk is moved, which both ends know: rows still match, and sums are wrong."""
-    other = other_end(rows, rank, at)
-    if other is not None:
-        rows[rank][at][2] = other[2] = rng.randrange(chunks)
+    matching = other_end(rows, rank, at)
+    if matching is not None:
+        rows[rank][at][2] = matching[2] = rng.randrange(chunks)
 
 
 def rename_slots(rng: random.Random, rows: Rows, rank: int) -> None:
     """A rank's slots under other numbers, now and then with a gap."""
     used = sorted({row[3] for row in rows[rank] if row[0] != PUT})
-    names = list(range(len(used) + (rng.random() < 0.3)))
-    rng.shuffle(names)
-    to = dict(zip(used, names, strict=False))
+    with_gap = rng.random() < 0.3
+    new_slots = list(range(len(used) + with_gap))
+    rng.shuffle(new_slots)
+    new_slot_of = dict(zip(used, new_slots, strict=False))  # with a gap, one is left over
+
     for receiver, own in enumerate(rows):
         for row in own:
             holder = row[1] if row[0] == PUT else receiver
-            if holder == rank and row[3] in to:
-                row[3] = to[row[3]]
+            if holder == rank and row[3] in new_slot_of:
+                row[3] = new_slot_of[row[3]]
 
 
 def matched_rows(rng: random.Random, ranks: int) -> Rows:
@@ -147,13 +155,14 @@ def device_programs(rng: random.Random) -> Iterator[Document]:
         else:
             for _ in range(rng.choice([0, 0, 1, 1, 1, 2, 3])):
                 change(rng, rows, doc["chunks"])
-        largest = max((row[3] for own in rows for row in own), default=-1)
+
+        largest_slot = max((row[3] for own in rows for row in own), default=-1)
         yield {
             "format": "latecomer-device/1",
             "ranks": doc["ranks"],
             "chunks": doc["chunks"],
             "sets": rng.choice([1, 1, 2, 2, 4]),
-            "slots": max(0, largest + 1),
+            "slots": max(0, largest_slot + 1),
             "rows": rows,
             "schedule": doc,
         }

@@ -32,8 +32,10 @@ from verify.asynchronous.msccl import SLOTS, sizes_of
 from verify.asynchronous.msccl_program import XmlLowering, placements
 from verify.asynchronous.msccl_xml import decode as decode_xml
 from verify.asynchronous.sizes import Sizes
+from verify.core.schedule import Schedule
 from verify.core.verdict import Result, Verdict
 from verify.device.check import check as check_device
+from verify.device.program import DeviceProgram
 from verify.kernel import device_differs, differs, judge, pipeline_differs, programs_differ
 from verify.pipeline.check import check as check_pipeline
 from verify.pipeline.format import decode as decode_pipeline
@@ -60,14 +62,16 @@ def pipelines(rng: random.Random) -> Iterator[Document]:
     while True:
         doc = pipeline_mutant(rng)
         if rng.random() < 0.95:
-            doc["programs"] = [
-                [action for action in program if "_" not in action and "SHARD" not in action]
-                for program in doc["programs"]
-            ]
+            doc["programs"] = [without_messages(program) for program in doc["programs"]]
         for link in doc["situation"].get("links", ()):
             if rng.random() < 0.95:
                 link["occupancy"] = 0
         yield doc
+
+
+def without_messages(program: list[str]) -> list[str]:
+    """Only what a stage computes: no sends and receives, no sharding of parameters."""
+    return [action for action in program if "_" not in action and "SHARD" not in action]
 
 
 def of_documents(
@@ -89,7 +93,7 @@ def blocks(rng: random.Random) -> Iterator[Case]:
     """Programs of thread blocks, of the model and of MSCCL XML in turn, near right ones."""
     while True:
         draft = make_model(rng.getrandbits(40))
-        sizes = None if draft["sizes"] is None else Sizes(*draft["sizes"])
+        sizes = Sizes(*draft["sizes"]) if draft["sizes"] is not None else None
         yield _of_program(program_of(draft), sizes)
 
         algorithm = decode_xml(make_xml(rng.getrandbits(40)).text())
@@ -127,12 +131,18 @@ def at_the_bound_with_absences(answer: dict[str, Any], report: Any) -> bool:
     )
 
 
+def check_decoded_program(decoded: tuple[DeviceProgram, Schedule]) -> Any:
+    """What ``verify`` says of a program and its schedule."""
+    program, schedule = decoded
+    return check_device(program, schedule)
+
+
 FAMILIES: dict[str, tuple[Callable[..., Iterator[Case]], Callable[..., str]]] = {
     "collective": (of_documents(schedules, decode, check), differs),
     "pipeline": (of_documents(pipelines, decode_pipeline, check_pipeline), pipeline_differs),
     "blocks": (blocks, blocks_differ),
     "device": (
-        of_documents(device_programs, decoded_program, lambda pair: check_device(*pair)),
+        of_documents(device_programs, decoded_program, check_decoded_program),
         device_differs,
     ),
 }
@@ -145,27 +155,29 @@ def compare(family: str, count: int, seed: int) -> tuple[Counter[str], list[str]
     """
     make, difference = FAMILIES[family]
     cases = make(random.Random(seed))
-    seen: Counter[str] = Counter()
-    wrong: list[str] = []
-    while seen["schedules"] < count and not wrong:
-        batch = list(islice(cases, min(BATCH, count - seen["schedules"])))
+    counts: Counter[str] = Counter()
+    disagreements: list[str] = []
+    while counts["schedules"] < count and not disagreements:
+        batch = list(islice(cases, min(BATCH, count - counts["schedules"])))
         answers = judge([case.text for case in batch])
         for case, answer in zip(batch, answers, strict=True):
-            seen["schedules"] += 1
+            counts["schedules"] += 1
             if "outside" in answer:
-                seen["outside"] += 1
+                counts["outside"] += 1
                 continue
-            said = case.results()
-            if found := difference(answer, said):
-                wrong.append(f"{found}: {case.text.decode()}")
-            seen["accepted"] += answer.get("accepted", False)
-            seen["optimal"] += answer.get("optimal") is True
-            results = said if isinstance(said, dict) else said.results
-            seen["optimal but for absences"] += at_the_bound_with_absences(answer, said)
-            seen.update(
-                name for name, result in results.items() if result.verdict is Verdict.REFUTED
-            )
-    return seen, wrong
+
+            report = case.results()
+            if problem := difference(answer, report):
+                disagreements.append(f"{problem}: {case.text.decode()}")
+
+            counts["accepted"] += answer.get("accepted", False)
+            counts["optimal"] += answer.get("optimal") is True
+            counts["optimal but for absences"] += at_the_bound_with_absences(answer, report)
+            results = report if isinstance(report, dict) else report.results
+            for name, result in results.items():
+                if result.verdict is Verdict.REFUTED:
+                    counts[name] += 1
+    return counts, disagreements
 
 
 def main() -> None:
@@ -175,11 +187,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--family", choices=FAMILIES, default="collective")
     options = parser.parse_args()
+
     began = time.monotonic()
-    seen, wrong = compare(options.family, options.count, options.seed)
-    print(f"seed {options.seed}, {time.monotonic() - began:.0f} s: {dict(seen)}")
-    print(wrong[0] if wrong else "no disagreement")
-    sys.exit(bool(wrong))
+    counts, disagreements = compare(options.family, options.count, options.seed)
+    print(f"seed {options.seed}, {time.monotonic() - began:.0f} s: {dict(counts)}")
+    print(disagreements[0] if disagreements else "no disagreement")
+    sys.exit(bool(disagreements))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from synth.straggler.own import own_part, whole
 from synth.survey import parse_range
 from verify.core.check import check
 from verify.core.programs import programs
-from verify.core.schedule import Schedule
+from verify.core.schedule import Phase, Schedule
 from verify.core.verdict import Verdict
 from verify.kernel import BUILT
 from verify.renaming import renamed
@@ -47,6 +47,8 @@ from verify.renaming import renamed
 MOST_RANKS = 2**10
 CHUNKS = tuple(sorted(CLASSES))
 Row = tuple[int, int, int, bool, bool, int, int]
+PhaseMoves = list[list[list[Any]]]
+"""By round and move: source, destination, chunk and op."""
 
 
 def executed(program: RankProgram, schedule: Schedule) -> list[Row]:
@@ -57,30 +59,42 @@ def executed(program: RankProgram, schedule: Schedule) -> list[Row]:
     for end in program.ends:
         name, round_in_phase = program.steps[end.step]
         assert names[end.phase] == name
-        at = end.phase, round_in_phase, end.index
-        rows.append((*at, end.send, end.reduce, end.peer, end.chunk))
+        row = (
+            end.phase,
+            round_in_phase,
+            end.index,
+            end.send,
+            end.reduce,
+            end.peer,
+            end.chunk,
+        )
+        rows.append(row)
 
     return rows
 
 
-def expected(schedule: Schedule, rank: int, place_of: list[int]) -> list[Row]:
-    """The same by the rows of all ranks; ``place_of`` gives a rank's place in the closed form."""
-    of = programs(schedule)
+def expected(schedule: Schedule, rank: int, position_of: list[int]) -> list[Row]:
+    """The same by the rows of all ranks.
+
+    ``position_of`` gives a rank's number in the closed form, where the late rank is the last.
+    """
+    all_rows = programs(schedule)
     lengths = [len(phase.rounds) for phase in schedule.phases]
     phase_of = np.repeat(np.arange(len(lengths)), lengths)
     first_round = np.cumsum([0, *lengths])
     rows = []
 
-    for row in np.flatnonzero(of.rank == rank).tolist():
-        send = bool(of.sends[row])
-        peer = int(of.peer[row])
-        number = int(of.round[row])
-        phase = int(phase_of[number])
-        sender = place_of[rank if send else peer]
-        index = number * schedule.ranks + sender
-        at = phase, number - int(first_round[phase]), index
-        reduce = bool(of.reduce[row]) and not send
-        rows.append((*at, send, reduce, peer, int(of.chunk[row])))
+    for number in np.flatnonzero(all_rows.rank == rank).tolist():
+        send = bool(all_rows.sends[number])
+        peer = int(all_rows.peer[number])
+        round_number = int(all_rows.round[number])
+        phase = int(phase_of[round_number])
+        round_in_phase = round_number - int(first_round[phase])
+        sender = rank if send else peer
+        index = round_number * schedule.ranks + position_of[sender]
+        reduce = bool(all_rows.reduce[number]) and not send
+        chunk = int(all_rows.chunk[number])
+        rows.append((phase, round_in_phase, index, send, reduce, peer, chunk))
 
     rows.sort(key=lambda row: (row[0], row[1], not row[3]))  # sends first, as they are executed
     return rows
@@ -91,14 +105,15 @@ def differs(n: int, k: int, rank: int, form: ClosedFormPart, complete: Schedule)
     lates = {max(rank - 1, 0), rank, min(rank + 1, n - 1)}
 
     for late in sorted(lates):
-        place_of = [n - 1 if other == late else other - (other > late) for other in range(n)]
-        rank_at = {place: other for other, place in enumerate(place_of)}
+        helpers = [helper for helper in range(n) if helper != late]
+        rank_at = dict(enumerate([*helpers, late]))
+        position_of = sorted(rank_at, key=rank_at.__getitem__)
         schedule = renamed(complete, rank_at)
         program = form.program(rank, (late,))
 
         if schedule.late != (late,):
             return f"n = {n}, k = {k}: renamed for rank {late}, the ranks {schedule.late} are late"
-        if executed(program, schedule) != expected(schedule, rank, place_of):
+        if executed(program, schedule) != expected(schedule, rank, position_of):
             return f"n = {n}, k = {k}, rank {rank}, rank {late} late: another program"
 
     return ""
@@ -114,8 +129,8 @@ def compare(n: int, seed: int, prove: bool, chunks: Iterable[int] = CHUNKS) -> s
         if prove and check(complete).verdict is not Verdict.PROVED:
             return f"n = {n}, k = {k}: not proved"
         rank = dice.randrange(n)
-        if found := differs(n, k, rank, ClosedFormPart(n, rank, k), complete):
-            return found
+        if difference := differs(n, k, rank, ClosedFormPart(n, rank, k), complete):
+            return difference
 
     return ""
 
@@ -134,17 +149,27 @@ def differs_from_extracted(case: tuple[int, int, int]) -> str:
     n, k, rank = case
     command = [str(BUILT), "--closed-form", "program", str(n), str(k), str(rank)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
-    proved = [[sorted(moves) for moves in json.loads(line)] for line in printed.stdout.splitlines()]
+    proved: list[PhaseMoves] = []
+    for line in printed.stdout.splitlines():
+        rounds = json.loads(line)
+        proved.append([sorted(moves) for moves in rounds])
 
-    part = own_part(n, rank, k)
-    ours: list[list[list[list[Any]]]] = [
-        [sorted([t.src, t.dst, t.chunk, t.op] for t in moves) for moves in phase.rounds]
-        for phase in part.phases
-    ]
+    ours: list[PhaseMoves] = [moves_of(phase) for phase in own_part(n, rank, k).phases]
     if len(ours) == 1:  # two ranks have nothing to do before the late one comes
         ours.insert(0, [])
 
-    return "" if ours == proved else f"n = {n}, k = {k}, rank {rank}: not what Coq has"
+    if ours != proved:
+        return f"n = {n}, k = {k}, rank {rank}: not what Coq has"
+    return ""
+
+
+def moves_of(phase: Phase) -> PhaseMoves:
+    """What the extracted program prints of a phase, with the moves of a round in order."""
+    rounds = []
+    for transfers in phase.rounds:
+        moves = [[t.src, t.dst, t.chunk, t.op] for t in transfers]
+        rounds.append(sorted(moves))
+    return rounds
 
 
 def main() -> int:
@@ -160,18 +185,22 @@ def main() -> int:
     with ProcessPoolExecutor(options.jobs) as pool:
         if options.extracted:
             cases = list(drawn(options.extracted, options.seed))
-            found = pool.map(differs_from_extracted, cases)
-            said = f"{len(cases)} parts of single ranks are what Coq has"
+            differences = pool.map(differs_from_extracted, cases)
+            summary = f"{len(cases)} parts of single ranks are what Coq has"
         else:
             ns = parse_range("--n", options.n, 2, MOST_RANKS)
-            of_n = partial(compare, seed=options.seed, prove=options.prove)
-            found = pool.map(of_n, ns, chunksize=4)
-            said = f"{len(ns) * len(CHUNKS)} numbers of ranks and chunks: what runs is the whole's"
+            compare_n = partial(compare, seed=options.seed, prove=options.prove)
+            differences = pool.map(compare_n, ns, chunksize=4)
+            pairs = len(ns) * len(CHUNKS)
+            summary = f"{pairs} numbers of ranks and chunks: what runs is the whole's"
 
-        problems = [problem for problem in found if problem]
+        problems = [difference for difference in differences if difference]
 
-    print(*problems or [said], sep="\n")
-    return 1 if problems else 0
+    if problems:
+        print(*problems, sep="\n")
+        return 1
+    print(summary)
+    return 0
 
 
 if __name__ == "__main__":

@@ -66,8 +66,9 @@ def test_command_needs_nothing_installed() -> None:
 
 
 FORMULA, PROOF = formula_and_proof(SMALL)
+EMPTY_CLAUSE = next(number for number, line in enumerate(PROOF) if line.startswith("0 "))
 DOCTORED: dict[str, list[str]] = {
-    "no empty clause": PROOF[: next(i for i, line in enumerate(PROOF) if line.startswith("0 "))],
+    "no empty clause": PROOF[:EMPTY_CLAUSE],
     "nothing": [],
     "the empty clause from nothing": ["0 0"],
     "the empty clause from one clause": ["0 1 0"],
@@ -90,7 +91,9 @@ def test_changed_numbers_are_refused_or_still_a_proof() -> None:
     """Whatever is changed, a formula that can be solved is not refuted."""
     rng = random.Random(7)
     question = shorter(json.loads(SMALL.read_text()))
-    solvable = list(clauses(Question(**(vars(question) | {"rounds": question.rounds + 1}))))
+    with_a_round_more = Question(**(vars(question) | {"rounds": question.rounds + 1}))
+    solvable_formula = list(clauses(with_a_round_more))
+
     refused = 0
     for _ in range(150):
         lines = list(PROOF)
@@ -99,8 +102,9 @@ def test_changed_numbers_are_refused_or_still_a_proof() -> None:
             words = lines[at].split()
             words[rng.randrange(len(words))] = str(rng.randint(-60, 60))
             lines[at] = " ".join(words)
+
         with pytest.raises(Refused):
-            check(solvable, lines)
+            check(solvable_formula, lines)
         try:
             check(FORMULA, lines)
         except Refused:
@@ -123,10 +127,12 @@ def test_refutation_of_another_question_is_refused(tmp_path: Path, change: str) 
     document = json.loads(right.read_text())
     CHANGES[change](document)
     schedule.write_text(json.dumps(document))
+
     packed = refutation_of(right).read_bytes()
     if change == "truncated":
         packed = packed[: len(packed) // 2]
     refutation_of(schedule).write_bytes(packed)
+
     with pytest.raises((Refused, EOFError)):
         check_certificate(schedule)
 
@@ -186,10 +192,11 @@ class Held:
     of: tuple[z3.BoolRef, ...]
     spoilt: z3.BoolRef
 
-    def __add__(self, other: Held) -> Held:
-        both = list(zip(self.of, other.of, strict=True))
-        twice = [z3.And(*pair) for pair in both]
-        return Held(tuple(z3.Or(*pair) for pair in both), z3.Or(self.spoilt, other.spoilt, *twice))
+    def __add__(self, added: Held) -> Held:
+        pairs = list(zip(self.of, added.of, strict=True))
+        of = tuple(z3.Or(own, new) for own, new in pairs)
+        twice = [z3.And(own, new) for own, new in pairs]
+        return Held(of, z3.Or(self.spoilt, added.spoilt, *twice))
 
 
 def unknowns(t: int) -> Values:
@@ -212,26 +219,31 @@ def one_round(sources: tuple[tuple[int, str] | None, ...]) -> z3.BoolRef:
     """That this round is run: who receives from whom, and what the interpreter makes of it."""
     moves = [[source[0], d, 0, source[1]] for d, source in enumerate(sources) if source]
     schedule = decode(json.dumps(document(RANKS, 1, [("one", [], [moves])])).encode())
-    after = run(schedule, Unknowns(), 0, 1)
+    after_run = run(schedule, Unknowns(), 0, 1)
+
     copied = {d for _, d, _, op in moves if op == "copy"}
     facts = [variable(COPIES, 0, d, 0) == (d in copied) for d in range(RANKS)]
     arrives = {(s, d) for s, d, _, _ in moves}
     for s, d in product(range(RANKS), repeat=2):
         facts.append(variable(ARRIVES, s, d, 0) == ((s, d) in arrives))
-    for wanted, found in zip(unknowns(1)[:, 0], after[:, 0], strict=True):
-        facts += [a == b for a, b in zip(wanted.of, found.of, strict=True)]
-        facts.append(wanted.spoilt == found.spoilt)
+
+    for in_formula, in_run in zip(unknowns(1)[:, 0], after_run[:, 0], strict=True):
+        facts += [a == b for a, b in zip(in_formula.of, in_run.of, strict=True)]
+        facts.append(in_formula.spoilt == in_run.spoilt)
     return z3.And(facts)
+
+
+def possible_sources(d: int) -> list[tuple[int, str] | None]:
+    """From whom rank ``d`` may receive in a round, and how: from nobody, or from another rank."""
+    senders = [s for s in range(RANKS) if s != d]
+    return [None, *((s, op) for s in senders for op in ("copy", "reduce"))]
 
 
 def test_clauses_follow_from_what_the_interpreter_does() -> None:
     """And with any literal taken away some clause is wrong."""
-    into = [
-        [None, *((s, op) for s in range(RANKS) if s != d for op in ("copy", "reduce"))]
-        for d in range(RANKS)
-    ]
+    all_rounds = product(*(possible_sources(d) for d in range(RANKS)))
     solver = z3.Solver()
-    solver.add(z3.Or([one_round(sources) for sources in product(*into)]))
+    solver.add(z3.Or([one_round(sources) for sources in all_rounds]))
 
     def follows(clause: list[int]) -> bool:
         return solver.check([z3.Not(literal(x)) for x in clause]) == z3.unsat
@@ -240,19 +252,24 @@ def test_clauses_follow_from_what_the_interpreter_does() -> None:
         positive = z3.Bool(str(abs(number)))
         return positive if number > 0 else z3.Not(positive)
 
-    after = {str(x) for held in unknowns(1)[:, 0] for x in (held.spoilt, *held.of)}
-    about = [c for c in clauses(QUESTION) if len(c) > 1 and any(str(abs(x)) in after for x in c)]
-    assert len(about) == RANKS * (1 + RANKS + RANKS * (2 + 4 * RANKS))
-    assert all(map(follows, about))
-    to_itself = {int(str(variable(ARRIVES, d, d, 0))) for d in range(RANKS)}  # never happens
-    shorter = [
-        clause[:i] + clause[i + 1 :]
-        for clause in about
-        if not any(-x in to_itself for x in clause)
-        for i in range(len(clause))
-        if clause[i] not in to_itself
+    state_after = set()
+    for held in unknowns(1)[:, 0]:
+        state_after |= {int(str(x)) for x in (held.spoilt, *held.of)}
+    about_the_round = [
+        clause
+        for clause in clauses(QUESTION)
+        if len(clause) > 1 and not state_after.isdisjoint(map(abs, clause))
     ]
-    assert not any(map(follows, shorter))
+    assert len(about_the_round) == RANKS * (1 + RANKS + RANKS * (2 + 4 * RANKS))
+    assert all(map(follows, about_the_round))
+
+    to_itself = {int(str(variable(ARRIVES, d, d, 0))) for d in range(RANKS)}  # never happens
+    for clause in about_the_round:
+        if any(-x in to_itself for x in clause):
+            continue
+        for i, x in enumerate(clause):
+            if x not in to_itself:
+                assert not follows(clause[:i] + clause[i + 1 :])
 
 
 # -- with the verified checker -------------------------------------------------------------------
@@ -274,10 +291,12 @@ def optimal(kernel: Path, schedule: Path, proof: str) -> bool:
     ids=str,
 )
 def test_proved_encoder_writes_the_same_formula(kernel: Path, question: Question) -> None:
+    ranks = str(question.ranks)
+    chunks = str(question.chunks)
     arrival = ",".join(map(str, question.arrival))
+    rounds = str(question.rounds)
     ports = "matching" if question.pairs else "duplex"
-    sizes = map(str, (question.ranks, question.chunks, arrival, question.rounds))
-    done = _run(kernel, "--formula", *sizes, ports)
+    done = _run(kernel, "--formula", ranks, chunks, arrival, rounds, ports)
     assert done.stdout == dimacs(list(clauses(question)))
 
 
@@ -285,6 +304,7 @@ def test_verified_checker_refuses_too(kernel: Path, tmp_path: Path) -> None:
     assert optimal(kernel, SMALL, "\n".join(PROOF))
     for name, changed in DOCTORED.items():
         assert not optimal(kernel, SMALL, "\n".join(changed)), name
+
     wrong = tmp_path / "wrong.json"
     wrong.write_text(json.dumps(broken(json.loads(SMALL.read_text()))))
     assert not optimal(kernel, wrong, "\n".join(PROOF))

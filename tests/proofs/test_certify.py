@@ -46,8 +46,10 @@ def test_all_of_the_schedule_is_there() -> None:
     assert "Schedule 4 3 [3] Matching [" in text
     rounds = [moves for phase in doc["phases"] for moves in phase["rounds"]]
     op = {"Add": "reduce", "Send": "copy"}
-    found = re.findall(r"(Send|Add) (\d+) (\d+) (\d+)", text)
-    listed = [[int(src), int(dst), int(chunk), op[verb]] for verb, src, dst, chunk in found]
+    in_certificate = re.findall(r"(Send|Add) (\d+) (\d+) (\d+)", text)
+    listed = [
+        [int(src), int(dst), int(chunk), op[verb]] for verb, src, dst, chunk in in_certificate
+    ]
     assert listed == [move for moves in rounds for move in moves]
 
 

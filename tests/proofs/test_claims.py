@@ -19,24 +19,26 @@ FIELDS = {"id", "claim", "basis", "extent", "theorems", "by", "believe", "check"
 
 def _missing(claim: dict[str, Any]) -> list[str]:
     """What keeps a claim from being as strong as its basis, and from saying so where it stands."""
-    found = [f"no field {field}" for field in claim.keys() - FIELDS]
-    found += [f"no theorem {name}" for name in claim.get("theorems", []) if name not in PROVED]
+    problems = [f"no field {field}" for field in claim.keys() - FIELDS]
+    problems += [f"no theorem {name}" for name in claim.get("theorems", []) if name not in PROVED]
     if claim["basis"] not in BASES:
-        found.append(f"no basis {claim['basis']}")
+        problems.append(f"no basis {claim['basis']}")
     if claim["basis"] in ("theorem", "certificate") and not claim.get("theorems"):
-        found.append("a theorem must be named")
+        problems.append("a theorem must be named")
+
     marker = claims.WEAK.get(claim["basis"])
     if marker is not None and not claim.get("said"):
-        found.append("where it is said must be told")
+        problems.append("where it is said must be told")
     for page, words in claim.get("said", {}).items():
         if claims.running(words) not in claims.running((claims.ROOT / page).read_text()):
-            found.append(f"not said in {page}: {words}")
+            problems.append(f"not said in {page}: {words}")
         if marker is not None and not re.search(marker, words):
-            found.append(f"{page} must say {marker} beside it")
+            problems.append(f"{page} must say {marker} beside it")
+
     for module in re.findall(r"python3? -m ([\w.]+)", claim.get("check", "")):
         if importlib.util.find_spec(module) is None:
-            found.append(f"no module {module}")
-    return found
+            problems.append(f"no module {module}")
+    return problems
 
 
 @pytest.mark.parametrize("claim", TABLE["claim"], ids=lambda claim: claim["claim"][:40])
@@ -64,8 +66,11 @@ def test_a_wrong_claim_is_found(changed: dict[str, Any]) -> None:
 
 
 def test_every_headline_is_in_one_table() -> None:
-    named = [name for part in TABLE["table"] for row in part["theorem"] for name in row["names"]]
-    assert sorted(named) == sorted(PROVED)
+    names = []
+    for part in TABLE["table"]:
+        for row in part["theorem"]:
+            names += row["names"]
+    assert sorted(names) == sorted(PROVED)
 
 
 def test_pages_are_as_the_table_says(
@@ -75,6 +80,7 @@ def test_pages_are_as_the_table_says(
     with pytest.raises(SystemExit) as ended:
         claims.main()
     assert (ended.value.code, capsys.readouterr().out) == (False, "")
+
     changed = tmp_path / "claims.toml"
     changed.write_text(claims.TABLE.read_text().replace('basis = "solver"', 'basis = "theorem"'))
     monkeypatch.setattr(claims, "TABLE", changed)

@@ -21,8 +21,8 @@ HEADLINES = re.findall(
 
 
 def _named(page: str) -> set[tuple[str, str]]:
-    found = set(NAMED.findall((ROOT / "docs/explanation" / page).read_text()))
-    return {(theory, name) for theory, name in found if name != "v"}
+    names = set(NAMED.findall((ROOT / "docs/explanation" / page).read_text()))
+    return {(theory, name) for theory, name in names if name != "v"}
 
 
 def test_every_headline_is_explained_and_the_other_way_round() -> None:
@@ -52,15 +52,14 @@ def test_nothing_is_assumed(path: Path) -> None:
 def test_trusted_lines_are_those_stated() -> None:
     """``python -m proofs.trusted_lines --write`` makes them so."""
     text = (ROOT / "docs/explanation/trust.md").read_text()
-    stated = {
-        name: int(n) for n, name in re.findall(r"^\| (\d+) \| ([a-z][^|]+) \|", text, re.MULTILINE)
-    }
-    assert stated == counts()
+    rows = re.findall(r"^\| (\d+) \| ([a-z][^|]+) \|", text, re.MULTILINE)
+    assert {name: int(lines) for lines, name in rows} == counts()
     assert trusted_lines.rendered(text) == text
     assert trusted_lines.rendered(text.replace("| 30 |", "| 31 |")) == text
-    drawn = re.search(r"(\d+) lines of Python", text)
-    assert drawn is not None
-    assert int(drawn[1]) == counts()["verify, collectives"]
+
+    in_drawing = re.search(r"(\d+) lines of Python", text)
+    assert in_drawing is not None
+    assert int(in_drawing[1]) == counts()["verify, collectives"]
 
 
 def _uncounted(theories: set[str], modules: set[str]) -> set[str]:
@@ -68,14 +67,15 @@ def _uncounted(theories: set[str], modules: set[str]) -> set[str]:
     read = {name for names, _ in trusted_lines.THEORIES.values() for name in names}
     exempt = trusted_lines.DECIDES_NOTHING
     counted = trusted_lines.counted()
-    lacking = theories - read - trusted_lines.NOT_TO_BE_READ.keys()
+    uncounted = theories - read - trusted_lines.NOT_TO_BE_READ.keys()
 
     for module in modules:
-        packages = {other for other in exempt if module.startswith(f"{other}.")} - {"verify"}
+        exempt_packages = {package for package in exempt if module.startswith(f"{package}.")}
+        exempt_packages -= {"verify"}
         path = trusted_lines.file_of(module)
-        if module not in exempt and not packages and path not in counted:
-            lacking.add(module)
-    return lacking
+        if module not in exempt and not exempt_packages and path not in counted:
+            uncounted.add(module)
+    return uncounted
 
 
 def test_all_that_a_verdict_rests_on_is_counted() -> None:
@@ -98,15 +98,15 @@ def test_no_module_is_both_counted_and_excused() -> None:
 
 def test_every_certificate_is_in_the_table() -> None:
     text = (ROOT / "docs/reference/certificates.md").read_text()
-    rows = {
-        name: tuple(int(n) for n in re.findall(r"\d+", rest))
-        for name, rest in re.findall(r"^\| `(n\d[^`]*)` (\|.*)$", text, re.MULTILINE)
-    }
-    there = {}
+    rows = {}
+    for name, numbers in re.findall(r"^\| `(n\d[^`]*)` (\|.*)$", text, re.MULTILINE):
+        rows[name] = tuple(int(number) for number in re.findall(r"\d+", numbers))
+
+    expected = {}
     for path in FOLDER.glob("*.json"):
         question = shorter(json.loads(path.read_text()))
         report = check(decode(path.read_bytes()))
         sizes = question.ranks, question.chunks, *question.arrival
         rounds = report.completion_rounds
-        there[path.stem] = (*sizes, rounds, rounds - 1, report.lower_bound)
-    assert rows == there
+        expected[path.stem] = (*sizes, rounds, rounds - 1, report.lower_bound)
+    assert rows == expected

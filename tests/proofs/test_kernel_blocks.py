@@ -74,17 +74,18 @@ def test_a_hang_at_some_size_is_found(kernel: Path) -> None:
 
 
 def test_a_wrong_sum_is_said_to_be(kernel: Path) -> None:
-    twice = changed(
-        ring_allreduce(3), lambda of: of["gpus"][1][0]["steps"][1].update(type="rcs", srcoff=0)
-    )
-    report = verify_xml(xml(twice))
+
+    def copy_for_a_reduction(ring: Algorithm) -> None:
+        ring["gpus"][1][0]["steps"][1].update(type="rcs", srcoff=0)
+
+    report = verify_xml(xml(changed(ring_allreduce(3), copy_for_a_reduction)))
     assert answers(report) == ["wrong"]
     assert opinion_on_programs(report, SECONDS).verdict is Verdict.REFUTED
 
 
 def test_a_race_is_not_accepted(kernel: Path) -> None:
-    def no_wait(of: Algorithm) -> None:
-        of["gpus"][0][2]["steps"][0].update(depid=-1, deps=-1)
+    def no_wait(pairs: Algorithm) -> None:
+        pairs["gpus"][0][2]["steps"][0].update(depid=-1, deps=-1)
 
     report = verify_xml(xml(changed(pair_allreduce(), no_wait)))
     assert report.results["race_free"].verdict is Verdict.REFUTED
@@ -95,9 +96,11 @@ def test_a_race_is_not_accepted(kernel: Path) -> None:
 @pytest.mark.parametrize("protocol", ["LL", "Simple"])
 def test_values_are_those_that_the_slots_permit(kernel: Path, protocol: str) -> None:
     """Where only slots put a write before a read, the run has to have slots as well."""
-    report = verify_xml(
-        xml(changed(kept_in_order(True), lambda of: of["head"].update(proto=protocol)))
-    )
+
+    def set_protocol(program: Algorithm) -> None:
+        program["head"].update(proto=protocol)
+
+    report = verify_xml(xml(changed(kept_in_order(True), set_protocol)))
     assert "right" not in answers(report)
 
 
@@ -109,9 +112,9 @@ def test_it_agrees_about_planted_faults(kernel: Path, part: int) -> None:
             report = verify_xml(fault.data)
         except FormatError:
             continue
-        said = opinion_on_programs(report, SECONDS)
-        assert "disagree" not in said.note, f"{fault.kind}, {fault.location}: {said.note}"
-        agreed += said.verdict is report.verdict
+        opinion = opinion_on_programs(report, SECONDS)
+        assert "disagree" not in opinion.note, f"{fault.kind}, {fault.location}: {opinion.note}"
+        agreed += opinion.verdict is report.verdict
     assert agreed > 8
 
 
@@ -123,11 +126,11 @@ def test_what_was_found_once_is_not_accepted(kernel: Path, path: Path) -> None:
         report = read(path.read_bytes())
     except FormatError:
         return
-    said = opinion_on_programs(report, SECONDS)
-    assert "disagree" not in said.note
+    opinion = opinion_on_programs(report, SECONDS)
+    assert "disagree" not in opinion.note
     if path.name.startswith("not-proved"):
-        assert said.verdict is not Verdict.PROVED
-    if said.verdict is Verdict.REFUTED:
+        assert opinion.verdict is not Verdict.PROVED
+    if opinion.verdict is Verdict.REFUTED:
         assert report.verdict is Verdict.REFUTED
 
 
@@ -138,9 +141,11 @@ def test_a_difference_is_noticed(kernel: Path) -> None:
     assert "hangs there" in programs_differ([{"answer": "hangs"}], right.results)
     assert "wrong there" in programs_differ([{"answer": "wrong"}], right.results)
     assert not programs_differ([{"answer": "right"}], right.results)
+
     claimed = replace(right, programs=hanging.programs)
-    said = opinion_on_programs(claimed, SECONDS)
-    assert (said.verdict, "disagree" in said.note) == (Verdict.UNKNOWN, True)
+    opinion = opinion_on_programs(claimed, SECONDS)
+    assert opinion.verdict is Verdict.UNKNOWN
+    assert "disagree" in opinion.note
 
 
 def test_the_command_asks_it(kernel: Path, tmp_path: Path) -> None:

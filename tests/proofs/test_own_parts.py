@@ -10,7 +10,7 @@ import pytest
 from tests.proofs import own_parts
 
 
-@pytest.mark.parametrize("case", own_parts.drawn(40, seed=5, most_chunks=64), ids=str)
+@pytest.mark.parametrize("case", list(own_parts.drawn(40, seed=5, most_chunks=64)), ids=str)
 def test_a_ranks_part_is_what_coq_has(kernel: Path, case: tuple[int, int, int]) -> None:
     assert own_parts.differs_from_extracted(case) == ""
 

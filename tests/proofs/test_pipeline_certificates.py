@@ -15,7 +15,7 @@ from synth.pipeline.plan import plan
 from synth.pipeline.portfolio import portfolio
 from synth.pipeline.refute import Possible, refute
 from tests.synth.pipeline.exhaustive import optimum
-from tests.synth.pipeline.problems import chain, uniform
+from tests.synth.pipeline.problems import chain, random_times, uniform
 from verify.pipeline import Link, PipelineSchedule, check, read, write
 from verify.pipeline.refutation import Refused
 from verify.pipeline.refutation import check as check_refutation
@@ -49,13 +49,15 @@ def kernel_holds(kernel: Path, path: Path, lines: list[str]) -> bool:
 def test_holds_and_is_in_the_table(path: Path) -> None:
     assert "no makespan below" in check_certificate(path)
     schedule = read(path)
-    lines = lines_of(path)
     report = check(schedule)
-    memory = schedule.instance.memory
     assert report.optimal == "unknown"  # else it would need no certificate
     assert report.measures is not None
+
+    memory = schedule.instance.memory
+    limit = f"{memory[0]:g}" if memory else "-"
+    sizes = f"{schedule.stages} | {schedule.microbatches} | {limit}"
     times = f"{report.measures.makespan:g} | {report.measures.lower_bound:g}"
-    sizes = f"{schedule.stages} | {schedule.microbatches} | {f'{memory[0]:g}' if memory else '-'}"
+    lines = lines_of(path)
     cases = 1 + sum(line.startswith("either") for line in lines)
     row = f"| `{path.stem}` | {sizes} | {times} | {len(lines)} | {cases} |\n"
     assert row in (FOLDER.parents[1] / "docs/reference/certificates.md").read_text()
@@ -71,9 +73,13 @@ def doctored(lines: list[str], rng: random.Random) -> list[str]:
     for _ in range(rng.randint(1, 3)):
         at = rng.randrange(len(lines))
         words = lines[at].split()
-        other = lines[rng.randrange(len(lines))].split()
-        words[rng.randrange(len(words))] = rng.choice(other)
-        lines[at : at + 1] = rng.choice([[], [" ".join(words)], [lines[at], " ".join(other)]])
+        words_elsewhere = lines[rng.randrange(len(lines))].split()
+        words[rng.randrange(len(words))] = rng.choice(words_elsewhere)
+
+        lost: list[str] = []
+        changed = [" ".join(words)]
+        with_a_copy = [lines[at], " ".join(words_elsewhere)]
+        lines[at : at + 1] = rng.choice([lost, changed, with_a_copy])
     return lines
 
 
@@ -82,18 +88,19 @@ def test_what_is_possible_is_never_refuted() -> None:
     schedule = read(SMALL)
     lines = lines_of(SMALL)
     rng = random.Random(5)
-    changed = [doctored(lines, rng) for _ in range(40)]
-    assert not any(holds(schedule, SPAN + 1, other) for other in [lines, *changed])
-    assert sum(holds(schedule, SPAN, other) for other in changed) < 30
+    refutations = [doctored(lines, rng) for _ in range(40)]
+    assert not any(holds(schedule, SPAN + 1, refutation) for refutation in [lines, *refutations])
+    assert sum(holds(schedule, SPAN, refutation) for refutation in refutations) < 30
 
 
 def test_both_checkers_agree(kernel: Path) -> None:
     schedule = read(SMALL)
     lines = lines_of(SMALL)
     rng = random.Random(6)
-    others = [[], lines[:-1], [*lines, "crossed 0F0 0F1"]]
-    for other in others + [doctored(lines, rng) for _ in range(15)]:
-        assert kernel_holds(kernel, SMALL, other) == holds(schedule, SPAN, other)
+    refutations = [[], lines[:-1], [*lines, "crossed 0F0 0F1"]]
+    refutations += [doctored(lines, rng) for _ in range(15)]
+    for refutation in refutations:
+        assert kernel_holds(kernel, SMALL, refutation) == holds(schedule, SPAN, refutation)
 
 
 def test_a_schedule_that_is_not_optimal_is_not_certified(kernel: Path, tmp_path: Path) -> None:
@@ -102,6 +109,7 @@ def test_a_schedule_that_is_not_optimal_is_not_certified(kernel: Path, tmp_path:
     path = tmp_path / "p.json"
     write(best.schedule, path)
     assert kernel_holds(kernel, path, list(best.certificate))
+
     write(problem.schedule(portfolio(problem).candidates[0].orders), path)
     assert not kernel_holds(kernel, path, list(best.certificate))
 
@@ -111,10 +119,12 @@ def test_against_every_order_of_tiny_problems() -> None:
     rng = random.Random(3)
     for _ in range(12):
         stages = rng.choice([1, 2, 2, 3])
-        times = [[rng.randint(1, 9) for _ in range(stages)] for _ in range(3)]
+        times = random_times(rng, stages)
         delays = [rng.randint(0, 12) for _ in range(stages - 1)]
         memory = rng.choice([None, tuple(rng.choice([1, 1.5, 2]) for _ in range(stages))])
-        problem = chain(2, times, {(i, i + 1): x for i, x in enumerate(delays)}, memory)
+        links = {(i, i + 1): delay for i, delay in enumerate(delays)}
+
+        problem = chain(2, times, links, memory)
         least = int(optimum(2, times, [delays], memory))
         schedule = problem.schedule(portfolio(problem).candidates[0].orders)
         assert holds(schedule, least, refute(problem, least, 60))

@@ -83,11 +83,11 @@ def test_what_claims_nothing_is_left_alone(planted: str) -> None:
 
 
 def test_stale_words_and_unknown_rows_are_found() -> None:
-    of = Mapping({}, {"a.md": {"It never": "no such row", "It always ends": "verify"}})
-    found = list(sentences.problems("a.md", "It never ends.", of, {"verify"}))
-    assert len(found) == 2
-    assert "neither a row's id nor a reason: no such row" in found[0]
-    assert "no sentence that claims anything has these words: It always ends" in found[1]
+    mapping = Mapping({}, {"a.md": {"It never": "no such row", "It always ends": "verify"}})
+    problems = list(sentences.problems("a.md", "It never ends.", mapping, {"verify"}))
+    assert len(problems) == 2
+    assert "neither a row's id nor a reason: no such row" in problems[0]
+    assert "no sentence that claims anything has these words: It always ends" in problems[1]
 
 
 def test_wrapping_a_page_anew_changes_nothing() -> None:

@@ -57,18 +57,21 @@ def test_closed_forms_are_what_the_rounds_say(n: int, size: int, link: Link) -> 
 @settings(max_examples=25, deadline=None)
 @given(n=st.integers(2, 9), m=st.integers(1, 3), late=st.integers(0, 8), size=SIZES, link=LINKS)
 def test_straggler_at_the_bound(n: int, m: int, late: int, size: int, link: Link) -> None:
-    found = search(n, m=m, late=late % n)
-    assume(found.gap == 0)
-    assert completion_cost(found.schedule) == straggler_cost(n, (n - 1) * m)
-    assert predict(found.schedule, size, link) == straggler_cost(n, (n - 1) * m).over(size, link)
+    generated = search(n, m=m, late=late % n)
+    assume(generated.gap == 0)
+    cost = straggler_cost(n, (n - 1) * m)
+    assert completion_cost(generated.schedule) == cost
+    assert predict(generated.schedule, size, link) == cost.over(size, link)
 
 
 @settings(deadline=None)
-@given(n=st.integers(2, 200), size=SIZES, link=LINKS, most=st.integers(1, 40))
-def test_the_best_number_of_chunks_is_best_of_all(n: int, size: int, link: Link, most: int) -> None:
-    k = best_chunks(n, size, link, most)
-    assert 1 <= k <= most
-    least = min(straggler_cost(n, other).over(size, link) for other in range(1, most + 1))
+@given(n=st.integers(2, 200), size=SIZES, link=LINKS, most_chunks=st.integers(1, 40))
+def test_the_best_number_of_chunks_is_best_of_all(
+    n: int, size: int, link: Link, most_chunks: int
+) -> None:
+    k = best_chunks(n, size, link, most_chunks)
+    assert 1 <= k <= most_chunks
+    least = min(straggler_cost(n, chunks).over(size, link) for chunks in range(1, most_chunks + 1))
     assert straggler_cost(n, k).over(size, link) == pytest.approx(least, rel=1e-12)
 
 
@@ -87,15 +90,19 @@ def test_by_hand() -> None:
     link = Link(3e-6, 450e9)
     assert best(8, 1024, link).family == "doubling"  # as quick as one chunk, with no rank named
     assert best(6, 1024, link).chunks == 1
+
     large = best(8, 2**30, link)
     assert (large.family, large.chunks) == ("straggler", 40)
     assert large.reason == (
         "straggler at the lower bound with 40 chunks: 42 alpha + 1.05 S*beta; "
         "next is rhd, 6 alpha + 1.75 S*beta, 1.59 times the time"
     )
+
     # without latency more chunks are better
-    assert best_chunks(8, 1024, Link(0, 1e9), most=16) == 16
-    assert best_chunks(2, 1024, Link(0, 1e9), most=16) == 1
+    without_latency = Link(0, 1e9)
+    assert best_chunks(8, 1024, without_latency, most=16) == 16
+    assert best_chunks(2, 1024, without_latency, most=16) == 1
+
     cost = Cost(9, Fraction(9, 7))
     assert str(cost) == "9 alpha + 1.286 S*beta"
     assert cost.seconds(7 * 10**9, 1e-3, 1e9) == pytest.approx(9e-3 + 9)

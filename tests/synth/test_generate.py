@@ -45,6 +45,7 @@ def test_they_reach_the_bound(solver, n: int, m: int, ports) -> None:
     k = (n - 1) * m
     assert report == check(schedule)
     assert (report.verdict, report.optimal) == (Verdict.PROVED, True)
+
     bound = k + (n - 1).bit_length() - 1
     assert schedule.completion_rounds == bound == report.lower_bound
     assert schedule.meta["optimal"] is True
@@ -57,10 +58,13 @@ def test_they_reach_the_bound(solver, n: int, m: int, ports) -> None:
 def test_balanced_owners(n: int, m: int) -> None:
     generated = search(n, m=m, owners="balanced")
     assert generated.winner.owners == generated.schedule.meta["owners"] == "balanced"
+
     waiting, completion = generated.schedule.phases
     assert len(waiting.rounds) == (n - 2) * m
-    exchanges = [t for moves in completion.rounds for t in moves if t.op == "reduce"]
-    assert all(t.chunk % (n - 1) in (t.src, t.dst) for t in exchanges)
+    for transfers in completion.rounds:
+        for t in transfers:
+            if t.op == "reduce":
+                assert t.chunk % (n - 1) in (t.src, t.dst)  # the owner gives, or it receives
     assert generated.gap <= 1
 
 
@@ -87,11 +91,12 @@ def test_a_gap_says_why(solver) -> None:
     assert "5 rounds: no schedule of this normal form" in generated.claim
     assert "12 constructive tries" in generated.claim
     assert "impossible" not in generated.claim
+
     exhausted = {(a.rounds, a.method) for a in generated.attempts if a.result == "exhausted"}
     assert {(5, "cyclic"), (5, "general")} <= exhausted
     # only the general form exhausts the normal form
-    others = tuple(a for a in generated.attempts if (a.rounds, a.method) != (5, "general"))
-    assert "5 rounds: search gave up" in failures(generated.report, others)
+    other_attempts = tuple(a for a in generated.attempts if (a.rounds, a.method) != (5, "general"))
+    assert "5 rounds: search gave up" in failures(generated.report, other_attempts)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
@@ -100,9 +105,14 @@ def test_any_rank_can_be_late(n: int) -> None:
     for late in {0, n // 2, n - 1}:
         schedule = generate(n, late=late)
         assert schedule.late == (late,)
-        waiting = [("reduce_scatter", (late,))] if n > 2 else []
-        assert [(p.name, p.absent) for p in schedule.phases] == [*waiting, ("completion", ())]
+
+        absent_by_phase = [(phase.name, phase.absent) for phase in schedule.phases]
+        if n > 2:
+            assert absent_by_phase == [("reduce_scatter", (late,)), ("completion", ())]
+        else:
+            assert absent_by_phase == [("completion", ())]
         assert check(schedule).verdict is Verdict.PROVED
+
         helpers = [rank for rank in range(n) if rank != late]
         assert schedule == renamed(last, dict(enumerate([*helpers, late])))
 
@@ -138,28 +148,37 @@ def test_a_broadcast_of_any_number_of_chunks(n: int, k: int) -> None:
     broadcast = Broadcast(n, k)
     root = n - 1
     assert broadcast.rounds == k + (n - 1).bit_length() - 1
-    has = [set() for _ in range(root)] + [set(range(k))]
+
+    chunks_of: list[set[int]] = [set() for _ in range(n)]
+    chunks_of[root] = set(range(k))
     for t in range(broadcast.rounds):
-        moves = list(zip(*(column.tolist() for column in broadcast.moves(t)), strict=True))
-        senders = [src for src, _, _ in moves]
-        receivers = [dst for _, dst, _ in moves]
+        sources, destinations, chunks = broadcast.moves(t)
+        senders = sources.tolist()
+        receivers = destinations.tolist()
+        moves = list(zip(senders, receivers, chunks.tolist(), strict=True))
         assert len(set(senders)) == len(senders)
         assert len(set(receivers)) == len(receivers)
         assert root not in receivers
+
         if t < k:
             assert [chunk for src, _, chunk in moves if src == root] == [t]
             assert broadcast.beside(t) not in senders
-        assert all(chunk in has[src] and chunk not in has[dst] for src, dst, chunk in moves)
+
+        for src, dst, chunk in moves:
+            assert chunk in chunks_of[src]
+            assert chunk not in chunks_of[dst]
         for _, dst, chunk in moves:
-            has[dst].add(chunk)
-    assert all(len(chunks) == k for chunks in has)
+            chunks_of[dst].add(chunk)
+
+    assert all(len(chunks) == k for chunks in chunks_of)
 
 
 @settings(deadline=None)
 @given(n=st.integers(2, 130), k=st.integers(1, 40))
 @example(n=5, k=1)
 def test_the_closed_form_is_at_the_bound_for_every_n_and_k(n: int, k: int) -> None:
-    for ports in ("duplex", "matching") if n.bit_count() == 1 else ("duplex",):
+    is_power_of_two = n.bit_count() == 1
+    for ports in ("duplex", "matching") if is_power_of_two else ("duplex",):
         generated = search(n, chunks=k, ports=ports, owners="free")
         assert generated.report.verdict is Verdict.PROVED
         assert generated.optimal
@@ -186,17 +205,24 @@ def test_the_helpers_reduce_scatter(make, helpers: int, k: int) -> None:
     """Every raw chunk goes once to its owner, in as few rounds as the ports allow."""
     rounds = make(helpers, k)
     moves = [t for transfers in rounds for t in transfers]
-    assert sorted((t.src, t.dst, t.chunk, t.op) for t in moves) == [
+    expected = [
         (src, chunk % helpers, chunk, "reduce")
         for src in range(helpers)
-        for chunk in sorted(range(k), key=lambda chunk: (chunk % helpers, chunk))
+        for chunk in range(k)
         if chunk % helpers != src
     ]
-    idle = make is tournament and helpers % 2  # one of an odd number sits out
-    assert len(rounds) == -(-k // helpers) * (helpers if idle and helpers > 1 else helpers - 1)
+    assert sorted((t.src, t.dst, t.chunk, t.op) for t in moves) == sorted(expected)
+
+    one_sits_out = make is tournament and helpers % 2 == 1
+    rounds_per_chunk = helpers if one_sits_out and helpers > 1 else helpers - 1
+    chunks_per_helper = -(-k // helpers)
+    assert len(rounds) == chunks_per_helper * rounds_per_chunk
+
     for transfers in rounds:
-        assert len({t.src for t in transfers}) == len({t.dst for t in transfers}) == len(transfers)
-        assert len(transfers) <= helpers - bool(idle)
+        senders = {t.src for t in transfers}
+        receivers = {t.dst for t in transfers}
+        assert len(senders) == len(receivers) == len(transfers)
+        assert len(transfers) <= helpers - one_sits_out
         if make is tournament:
             pairs = {frozenset((t.src, t.dst)) for t in transfers}
-            assert 2 * len(pairs) == len(set().union(*pairs))
+            assert 2 * len(pairs) == len(senders | receivers)

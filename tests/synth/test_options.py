@@ -184,15 +184,18 @@ INVALID = [
 ]
 
 
-SAID = [
+REFUSED_ONE_BY_ONE = [
     (f"{command} {option}", option.split()[0], remedy)
     for command, remedy, *options in REFUSED
     for option in options
 ]
+"""Command, and what its message has to contain."""
 
 
-@pytest.mark.parametrize(("command", "parts"), [(row[0], row[1:]) for row in SAID + INVALID])
-def test_refused(synth, tmp_path, command: str, parts: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("command", "parts"), [(command, parts) for command, *parts in REFUSED_ONE_BY_ONE + INVALID]
+)
+def test_refused(synth, tmp_path, command: str, parts: list[str]) -> None:
     code, out, err = synth(*shlex.split(command))
     assert (code, out) == (2, "")
     assert err.startswith("error: --")

@@ -18,12 +18,15 @@ pytestmark = pytest.mark.parametrize("solver", SOLVERS)
 def pigeons(count: int, holes: int) -> Model:
     """At most one pigeon a hole; hard where there is one pigeon too many, without counting."""
     model = Model()
-    sits = [[model.new_variable() for _ in range(holes)] for _ in range(count)]
-    for pigeon in sits:
-        model.require_any(pigeon)
-    for a, b in itertools.combinations(sits, 2):
-        for x, y in zip(a, b, strict=True):
-            model.require_any([-x, -y])
+    sits = []  # per pigeon and hole, a variable
+    for _ in range(count):
+        holes_of_pigeon = [model.new_variable() for _ in range(holes)]
+        model.require_any(holes_of_pigeon)
+        sits.append(holes_of_pigeon)
+
+    for holes_of_a, holes_of_b in itertools.combinations(sits, 2):
+        for a_sits, b_sits in zip(holes_of_a, holes_of_b, strict=True):
+            model.require_any([-a_sits, -b_sits])
     return model
 
 
@@ -48,9 +51,10 @@ def test_time_out_is_not_exhausted(solver) -> None:
 
 
 def test_equal_seeds_give_equal_answers(solver) -> None:
-    one, again = (solve(pigeons(8, 9), solver, seed=5, work=30) for _ in range(2))
-    assert isinstance(one, Found)
-    assert one == again
+    first = solve(pigeons(8, 9), solver, seed=5, work=30)
+    again = solve(pigeons(8, 9), solver, seed=5, work=30)
+    assert isinstance(first, Found)
+    assert first == again
 
 
 def test_interrupt_stops_the_solver(solver) -> None:
@@ -73,11 +77,11 @@ def constraints(variables: int):
 
 @settings(max_examples=40, deadline=None)
 @given(constraints(4))
-def test_agrees_with_trying_everything(solver, some) -> None:
+def test_agrees_with_trying_everything(solver, requirements) -> None:
     model = Model()
     for _ in range(4):
         model.new_variable()
-    for kind, left, right in some:
+    for kind, left, right in requirements:
         if kind == "any":
             model.require_any(left)
         elif kind == "one":

@@ -16,28 +16,36 @@ from synth.transpose.generate import EXCHANGES, transpose
 from tests.verify.search import Search
 from verify import Incast, Verdict, check, read
 
-NAMES = "ring", "rhd", "direct", "tree", "doubling"
-
 
 @pytest.mark.parametrize("n", range(2, 18))
 def test_as_the_literature_says(n: int) -> None:
-    ring, rhd, direct, tree, doubling = made = [getattr(synth, name)(n) for name in NAMES]
-    for schedule in made:
+    ring = synth.ring(n)
+    rhd = synth.rhd(n)
+    direct = synth.direct(n)
+    tree = synth.tree(n)
+    doubling = synth.doubling(n)
+    for schedule in (ring, rhd, direct, tree, doubling):
         report = check(schedule)
         assert report.verdict is Verdict.PROVED
         assert report.results["same_bits"].verdict is Verdict.PROVED
         assert report.completion_rounds == schedule.rounds
+
     one_at_a_time = Cost(2 * (n - 1), Fraction(2 * (n - 1), n))
     assert (ring.rounds, ring.chunks, ring.ports) == (2 * (n - 1), n, "duplex")
     assert completion_cost(ring) == one_at_a_time
+
     # n - 1 messages leave every rank's one port in each of the two rounds of direct
     assert (direct.rounds, direct.chunks, direct.ports) == (2, n, Incast(n - 1))
     assert completion_cost(direct) == one_at_a_time
     assert completion_cost(direct, "round") == Cost(2, one_at_a_time.share)
+
     assert (tree.chunks, tree.ports, completion_cost(tree)) == (1, "duplex", tree_cost(n))
+
     assert (doubling.chunks, doubling.ports) == (1, "duplex")
     assert completion_cost(doubling) == Cost(_folded(n), Fraction(_folded(n)))
-    assert check(doubling).optimal is (True if n & (n - 1) == 0 else "unknown")
+    is_power_of_two = n & (n - 1) == 0
+    assert check(doubling).optimal is (True if is_power_of_two else "unknown")
+
     p = rhd.chunks
     assert p <= n < 2 * p
     folding = n > p  # moves the whole buffer twice more
@@ -73,19 +81,22 @@ def _folded(groups: int) -> int:
 
 @settings(max_examples=150, deadline=None)
 @given(settings_of())
-def test_proved_with_the_rounds_and_bytes_that_are_claimed(given) -> None:
-    schedule = transpose(**given)
+def test_proved_with_the_rounds_and_bytes_that_are_claimed(arguments) -> None:
+    schedule = transpose(**arguments)
     report = check(schedule)
     assert report.verdict is Verdict.PROVED, report.counterexample
-    n = given["n"]
-    incast = given["incast"]
-    groups = given["groups"]
-    size = n // groups
-    inside, between = (2 * math.ceil((m - 1) / incast) for m in (size, groups))
-    share = Fraction(2 * (n - 1), n)
-    if given["exchange"] == "doubling":
+    n = arguments["n"]
+    incast = arguments["incast"]
+    groups = arguments["groups"]
+    group_size = n // groups
+    inside = 2 * math.ceil((group_size - 1) / incast)
+    if arguments["exchange"] == "doubling":
         between = _folded(groups)
-        share = Fraction(2 * (size - 1) + between, size)
+        share = Fraction(2 * (group_size - 1) + between, group_size)
+    else:
+        between = 2 * math.ceil((groups - 1) / incast)
+        share = Fraction(2 * (n - 1), n)
+
     assert schedule.rounds == inside + between
     assert completion_cost(schedule, "round") == Cost(schedule.rounds, share)
     if groups == 1:
@@ -98,7 +109,9 @@ def test_at_most_one_round_above_the_bound(n: int) -> None:
     for incast in range(1, n):
         report = check(transpose(n, incast=incast))
         gap = report.completion_rounds - report.lower_bound
-        assert gap == 0 if (n - 1) % incast == 0 else gap in (0, 1)
+        assert gap in (0, 1)
+        if (n - 1) % incast == 0:
+            assert gap == 0
         assert report.optimal is True or gap == 1
 
 
@@ -143,17 +156,20 @@ def test_written_and_explained(synth, tmp_path) -> None:
 
 
 def test_times(synth) -> None:
-    options = ["--bytes", "25MB", "--alpha", "1ms", "--bandwidth", "1GB/s"]
-    code, out, _ = synth("transpose", "--n", "8", *options)
+    command = "transpose --n 8 --bytes 25MB --alpha 1ms --bandwidth 1GB/s"
+    code, out, _ = synth(*command.split())
     assert code == 0
     assert "14 alpha + 1.75 S*beta = 57.75 ms; no AllReduce takes less than 43.75 ms" in out
-    facts = json.loads(synth("transpose", "--n", "8", "--incast", "7", *options, "--json")[1])
+
+    _, out, _ = synth(*command.split(), "--incast", "7", "--json")
+    facts = json.loads(out)
     assert (facts["rounds"], facts["lower_bound"], facts["ports"]) == (2, 2, {"incast": 7})
     assert facts["predicted"]["overlapped"]["seconds"] == pytest.approx(0.04575)
     assert facts["predicted"]["one_at_a_time"]["seconds"] == pytest.approx(0.05775)
     assert facts["predicted"]["overlapped"]["at_least_seconds"] == pytest.approx(0.04375)
-    options = ["--bytes", "8B", "--alpha", "1ms", "--json"]
-    tiny = json.loads(synth("transpose", "--n", "8", *options)[1])
+
+    _, out, _ = synth("transpose", "--n", "8", "--bytes", "8B", "--alpha", "1ms", "--json")
+    tiny = json.loads(out)
     assert tiny["predicted"]["one_at_a_time"]["at_least_seconds"] == pytest.approx(0.003)
 
 
@@ -164,5 +180,6 @@ def test_groups(synth, tmp_path) -> None:
     assert facts["phases"] == {"reduce_scatter": 3, "exchange": 2, "all_gather": 3}
     assert facts["fewest_rounds_without_detours"] is None
     assert check(read(tmp_path / "two.json.gz")).verdict is Verdict.PROVED
+
     _, out, _ = synth("transpose", "--n", "16", "--groups", "4", "--exchange", "transpose")
     assert "incast 1 of messages, 4 of chunks" in out

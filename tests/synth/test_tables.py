@@ -43,8 +43,8 @@ def test_latency_per_round_is_kinder_to_direct_only() -> None:
     assert message.times["direct"] == message.times["ring"]
     assert kinder.times["direct"].seconds == pytest.approx(2 * 3e-6, rel=1e-2)
     assert kinder.best == "direct"
-    others = [name for name in ALGORITHMS if name != "direct"]
-    assert [message.times[name] for name in others] == [kinder.times[name] for name in others]
+    unchanged = [name for name in ALGORITHMS if name != "direct"]
+    assert [message.times[name] for name in unchanged] == [kinder.times[name] for name in unchanged]
 
 
 def test_sizes() -> None:
@@ -62,6 +62,7 @@ def test_table(synth) -> None:
     assert all(line.startswith("#") for line in head)
     assert [row.split()[:2] for row in rows] == [["1", "KiB"], ["1", "MiB"], ["1", "GiB"]]
     assert all(row.count("*") == 1 for row in rows)
+
     # 1 GiB: 42 rounds of 1/40 of the buffer, 2631.40 us; ring 4217.66 us, its busbw 445.52 GB/s
     assert rows[2].split()[-1] == "40"
     for number in ["4217.66", "254.58", "445.52", "2631.40", "408.05", "714.09"]:
@@ -83,7 +84,10 @@ def test_plot(synth, tmp_path, suffix: str) -> None:
     pytest.importorskip("matplotlib")
     assert synth("compare", "--n", "4", "--plot", f"a.{suffix}")[0] == 0
     start = (tmp_path / f"a.{suffix}").read_bytes()[:200]
-    assert (b"svg" in start) if suffix == "svg" else start.startswith(b"\x89PNG")
+    if suffix == "svg":
+        assert b"svg" in start
+    else:
+        assert start.startswith(b"\x89PNG")
 
 
 def test_plot_without_matplotlib(synth, monkeypatch) -> None:
@@ -104,21 +108,25 @@ def test_rows_are_proved_and_come_one_by_one() -> None:
     assert (first.n, first.m, first.rounds, first.bound, first.gap) == (4, 1, 4, 4, 0)
     assert first.verdict == "proved"
     assert [(row.n, row.m) for row in rows] == [(4, 2), (6, 1), (6, 2)]
-    assert [(row.n, row.m, row.chunks, row.rounds) for row in survey([9], [1], chunks=[1, 3])] == [
+
+    by_chunks = survey([9], [1], chunks=[1, 3])
+    assert [(row.n, row.m, row.chunks, row.rounds) for row in by_chunks] == [
         (9, None, 1, 4),
         (9, None, 3, 6),
     ]
 
 
 def test_gaps_are_no_failure(synth) -> None:
-    command = ["table", "--n", "3", "--m", "1,2", "--owners", "balanced"]
-    code, out, err = synth(*command)
+    command = "table --n 3 --m 1,2 --owners balanced"
+    code, out, err = synth(*command.split())
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert len(lines) == 1 + 2 + 2
     assert "gap 1: optimality unknown" in lines[2]
     assert lines[3:] == ["1 of 2 at the lower bound", "bound + 1: n=3 chunks=4"]
-    rows = [json.loads(line) for line in synth(*command, "--json")[1].splitlines()]
+
+    _, out, _ = synth(*command.split(), "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
     assert [row["basis"] for row in rows[:2]] == ["theorem", "unknown"]
 
 
@@ -160,6 +168,7 @@ def test_interrupt_keeps_the_rows(synth, five_raises) -> None:
     five_raises(KeyboardInterrupt())
     code, out, err = synth("table", "--n", "4..6")
     assert code == 130
-    assert [line.split()[0] for line in out.splitlines()[1:2]] == ["4"]
+    first_row = out.splitlines()[1]
+    assert first_row.split()[0] == "4"
     assert out.splitlines()[-2:] == ["1 of 3 at the lower bound", "not tried: 2"]
     assert err == "interrupted: the rows above are what was done\n"

@@ -23,7 +23,7 @@ from synth.twolevel.waiting import mates_of, owner
 from verify import Phase, Schedule, Transfer, Verdict, check, read
 from verify.errors import ArgumentError
 
-BYTES = ("--bytes", "1GiB")
+TWO_BY_TWO = "generate --nodes 2 --per-node 2 --bytes 1GiB"
 INNER = Link(3e-6, 450e9)
 OUTER = Link(10e-6, 50e9)
 SHAPES = [(nodes, per_node) for nodes in (1, 2, 3, 4) for per_node in range(1, 9)]
@@ -31,51 +31,65 @@ SHAPES.remove((1, 1))
 LINKS = st.builds(Link, st.floats(0, 1e-4), st.floats(1e6, 1e12))
 
 
-def machine(nodes: int, per_node: int, ports: int | None = None) -> Machine:
-    return Machine(nodes, per_node, per_node if ports is None else ports, INNER, OUTER)
+def machine_of(nodes: int, per_node: int, ports: int | None = None) -> Machine:
+    """Nodes with as many network ports as ranks, if nothing else is said."""
+    if ports is None:
+        ports = per_node
+    return Machine(nodes, per_node, ports, INNER, OUTER)
 
 
 @st.composite
 def instances(draw, least_per_node: int = 1):
     """A machine with any links and any late rank."""
     nodes = draw(st.integers(1, 4))
-    per_node = draw(st.integers(max(least_per_node, 2 if nodes == 1 else 1), 8))
-    made = Machine(nodes, per_node, draw(st.integers(1, per_node)), draw(LINKS), draw(LINKS))
-    return made, draw(st.integers(0, made.ranks - 1))
+    if nodes == 1:
+        least_per_node = max(least_per_node, 2)  # one rank alone is refused
+    per_node = draw(st.integers(least_per_node, 8))
+    ports = draw(st.integers(1, per_node))
+    inner = draw(LINKS)
+    outer = draw(LINKS)
+    drawn_machine = Machine(nodes, per_node, ports, inner, outer)
+    late = draw(st.integers(0, drawn_machine.ranks - 1))
+    return drawn_machine, late
 
 
 @settings(max_examples=100, deadline=None)
 @given(instances(least_per_node=2), st.integers(1, 40), st.integers(1, 8), st.integers(1, 2**33))
 def test_any_chunks_and_any_burst(instance, chunks: int, burst: int, size: int) -> None:
-    made, late = instance
-    schedule = two_level(made, late, chunks, min(burst, made.network_ports))
+    machine, late = instance
+    ports = machine.network_ports
+    schedule = two_level(machine, late, chunks, min(burst, ports))
+
     report = check(schedule)
     assert report.verdict is Verdict.PROVED, report.counterexample
     assert (schedule.late, schedule.ports) == ((late,), "duplex")
     assert all(late in phase.absent for phase in schedule.phases[:-1])
     assert schedule.phases[-1].absent == ()
-    assert network_ports(schedule, made.node_of, made.network_ports).verdict is Verdict.PROVED
-    seconds = completion_s(schedule, made, size)
-    close = 1 + 1e-9
-    assert overlapped_s(schedule, made, size) <= seconds * close
-    assert bytes_s(made, size) <= overlapped_s(schedule, made, size) * close
-    assert bound_s(made, size, chunks) <= seconds * close
-    assert bound_any_chunks_s(made, size) <= bound_s(made, size, chunks) * close
+    assert network_ports(schedule, machine.node_of, ports).verdict is Verdict.PROVED
+
+    rounding = 1 + 1e-9
+    seconds = completion_s(schedule, machine, size)
+    overlapped = overlapped_s(schedule, machine, size)
+    bound = bound_s(machine, size, chunks)
+    assert overlapped <= seconds * rounding
+    assert bytes_s(machine, size) <= overlapped * rounding
+    assert bound <= seconds * rounding
+    assert bound_any_chunks_s(machine, size) <= bound * rounding
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), SHAPES)
 def test_hierarchical_ring(nodes: int, per_node: int) -> None:
-    made = machine(nodes, per_node)
-    schedule = hierarchical_ring(made)
+    machine = machine_of(nodes, per_node)
+    schedule = hierarchical_ring(machine)
     assert check(schedule).verdict is Verdict.PROVED
-    assert network_ports(schedule, made.node_of, per_node).verdict is Verdict.PROVED
+    assert network_ports(schedule, machine.node_of, per_node).verdict is Verdict.PROVED
+
     size = 2**30
-    n = made.ranks
     inside = (per_node - 1) * (INNER.alpha_s + size / per_node / INNER.bandwidth)
-    between = (nodes - 1) * (OUTER.alpha_s + size / n / OUTER.bandwidth)
-    assert completion_s(schedule, made, size) == pytest.approx(2 * (inside + between))
-    assert network_rounds(schedule, made) == 2 * (nodes - 1)
-    assert waiting_s(schedule, made, size) == 0
+    between = (nodes - 1) * (OUTER.alpha_s + size / machine.ranks / OUTER.bandwidth)
+    assert completion_s(schedule, machine, size) == pytest.approx(2 * (inside + between))
+    assert network_rounds(schedule, machine) == 2 * (nodes - 1)
+    assert waiting_s(schedule, machine, size) == 0
 
 
 @pytest.mark.parametrize(
@@ -83,24 +97,31 @@ def test_hierarchical_ring(nodes: int, per_node: int) -> None:
     [(2, 4, 4, 0), (2, 8, 1, 15), (2, 8, 8, 3), (3, 2, 2, 2), (4, 4, 2, 9), (3, 1, 1, 1)],
 )
 def test_search_has_all_candidates_and_takes_the_best(nodes, per_node, ports, late) -> None:
-    made = machine(nodes, per_node, ports)
-    record = search(made, 2**30, late=late, time_limit_s=20)
+    machine = machine_of(nodes, per_node, ports)
+    record = search(machine, 2**30, late=late, time_limit_s=20)
     assert record.winner.seconds == min(c.seconds for c in record.candidates)
+
     names = {c.name.partition(",")[0] for c in record.candidates}
-    assert names == {"flat", "hierarchical ring"} | ({"two-level"} if per_node > 1 else set())
+    expected_names = {"flat", "hierarchical ring"}
+    if per_node > 1:
+        expected_names.add("two-level")
+    assert names == expected_names
+
+    rounding = 1 - 1e-9
     for candidate in record.candidates:
         assert candidate.report.verdict is Verdict.PROVED
-        assert network_ports(candidate.schedule, made.node_of, ports).verdict is Verdict.PROVED
+        assert network_ports(candidate.schedule, machine.node_of, ports).verdict is Verdict.PROVED
         assert candidate.seconds >= record.bytes_s
         if candidate.bound_s is not None:
-            assert candidate.seconds >= candidate.bound_s * (1 - 1e-9)
-            assert candidate.bound_s >= record.bound * (1 - 1e-9)
+            assert candidate.seconds >= candidate.bound_s * rounding
+            assert candidate.bound_s >= record.bound * rounding
+
     if "two-level" in names:
         assert record.winner.name.startswith("two-level")
 
 
 def test_two_nodes_of_eight_with_four_ports() -> None:
-    record = search(machine(2, 8, 4), 2**30, late=3)
+    record = search(machine_of(2, 8, 4), 2**30, late=3)
     ring = next(c for c in record.candidates if c.name == "hierarchical ring")
     assert record.winner.seconds < 1.05 * record.bound
     assert record.winner.seconds < 0.83 * ring.seconds
@@ -108,26 +129,28 @@ def test_two_nodes_of_eight_with_four_ports() -> None:
 
 def test_network_rounds_come_near_their_least() -> None:
     for nodes, ports in [(2, 8), (3, 8), (4, 8), (4, 2), (4, 1)]:
-        made = machine(nodes, 8, ports)
-        schedule = two_level(made, 0, 64, ports)
+        machine = machine_of(nodes, 8, ports)
+        schedule = two_level(machine, 0, 64, ports)
         least = 64 // ports + math.ceil(math.log(nodes, ports + 1)) - 1
-        most = least if nodes == 2 else least + 3
-        assert least <= network_rounds(schedule, made) <= most
+        at_most = least if nodes == 2 else least + 3
+        assert least <= network_rounds(schedule, machine) <= at_most
 
 
 def test_owners_take_turns_among_the_mates() -> None:
-    made = machine(2, 4)
-    assert mates_of(made, 5) == [4, 6, 7]
-    assert [owner(made, 5, chunk) for chunk in range(5)] == [4, 6, 7, 4, 6]
-    completion = two_level(made, 5, 12, 4).phases[-1]
+    machine = machine_of(2, 4)
+    late = 5
+    assert mates_of(machine, late) == [4, 6, 7]
+    assert [owner(machine, late, chunk) for chunk in range(5)] == [4, 6, 7, 4, 6]
+
+    completion = two_level(machine, late, 12, 4).phases[-1]
     exchanges = [t for transfers in completion.rounds for t in transfers if t.op == "reduce"]
     assert len(exchanges) == 24
-    assert {(t.src, t.dst) for t in exchanges if t.src != 5} == {(4, 5), (6, 5), (7, 5)}
-    assert all(t.src == owner(made, 5, t.chunk) for t in exchanges if t.dst == 5)
+    assert {(t.src, t.dst) for t in exchanges if t.src != late} == {(4, 5), (6, 5), (7, 5)}
+    assert all(t.src == owner(machine, late, t.chunk) for t in exchanges if t.dst == late)
 
 
 def test_cost_by_hand() -> None:
-    made = Machine(2, 2, 1, Link(1, 8), Link(10, 2))  # 4 ranks, chunks of 8 bytes: 1 s, 4 s
+    machine = Machine(2, 2, 1, Link(1, 8), Link(10, 2))  # 4 ranks, chunks of 8 bytes: 1 s, 4 s
     rounds = (
         (Transfer(0, 1, 0, "copy"), Transfer(3, 2, 1, "copy")),  # 1 + 1
         (Transfer(0, 2, 0, "copy"), Transfer(3, 2, 1, "copy")),  # 2 receives: 10 + 4 and 1 + 1
@@ -136,38 +159,45 @@ def test_cost_by_hand() -> None:
     )
     wait = Phase("wait", (3,), ((Transfer(1, 0, 0, "copy"),),))
     schedule = Schedule(ranks=4, chunks=2, phases=(wait, Phase("rest", (), rounds)))
-    assert completion_s(schedule, made, 16) == 2 + 16 + 3
-    assert waiting_s(schedule, made, 16) == 2
-    assert network_rounds(schedule, made) == 1
+    assert completion_s(schedule, machine, 16) == 2 + 16 + 3
+    assert waiting_s(schedule, machine, 16) == 2
+    assert network_rounds(schedule, machine) == 1
     # Rank 0 is done with its message of 14 s at 16 s, and rank 2 with the second one at 18 s.
-    assert overlapped_s(schedule, made, 16) == 16 + 3
+    assert overlapped_s(schedule, machine, 16) == 16 + 3
 
 
 def test_without_barriers_a_node_does_not_wait_for_the_network() -> None:
-    made = Machine(2, 2, 1, Link(0, 1), Link(0, 0.1))
-    rounds = tuple((Transfer(src, dst, 0, "copy"),) for src, dst in ((0, 2), (1, 0), (3, 1)))
-    schedule = Schedule(ranks=4, chunks=1, phases=(Phase("all", (), rounds),))
-    assert completion_s(schedule, made, 1) == 10 + 1 + 10
-    assert overlapped_s(schedule, made, 1) == 11 + 10  # rank 1 is busy to 11, then the network
-    swapped = Schedule(ranks=4, chunks=1, phases=(Phase("all", (), (rounds[0], rounds[2])),))
-    assert completion_s(swapped, made, 1) == 20
-    assert overlapped_s(swapped, made, 1) == 10  # one port each way, different ways
+    machine = Machine(2, 2, 1, Link(0, 1), Link(0, 0.1))
+    out = (Transfer(0, 2, 0, "copy"),)
+    inside = (Transfer(1, 0, 0, "copy"),)
+    back = (Transfer(3, 1, 0, "copy"),)
+
+    schedule = Schedule(ranks=4, chunks=1, phases=(Phase("all", (), (out, inside, back)),))
+    assert completion_s(schedule, machine, 1) == 10 + 1 + 10
+    assert overlapped_s(schedule, machine, 1) == 11 + 10  # rank 1 is busy to 11, then the network
+
+    network_only = Schedule(ranks=4, chunks=1, phases=(Phase("all", (), (out, back)),))
+    assert completion_s(network_only, machine, 1) == 20
+    assert overlapped_s(network_only, machine, 1) == 10  # one port each way, different ways
 
 
 @pytest.mark.parametrize("bad", [Link(-1, 1), Link(math.nan, 1), Link(0, 0), Link(0, math.inf)])
 def test_bad_links(bad: Link) -> None:
-    for links in [(bad, OUTER), (INNER, bad)]:
+    for inner, outer in [(bad, OUTER), (INNER, bad)]:
         with pytest.raises(ArgumentError):
-            Machine(2, 2, 1, *links)
+            Machine(2, 2, 1, inner, outer)
 
 
 def test_written_and_explained(synth, tmp_path) -> None:
-    ports = ("--network-ports", "2", "--late", "1", "-o", "a.json")
-    code, text, err = synth("generate", "--nodes", "2", "--per-node", "4", *BYTES, *ports)
+    machine = "--nodes 2 --per-node 4 --network-ports 2"
+    command = f"generate {machine} --bytes 1GiB --late 1 -o a.json"
+    code, text, err = synth(*command.split())
     assert (code, err) == (0, "")
+
     schedule = read(tmp_path / "a.json")
     assert check(schedule).verdict is Verdict.PROVED
     assert (schedule.ranks, schedule.late) == (8, (1,))
+
     for fact in [
         "a.json: proved; two-level, burst 2, AllReduce of 8 ranks in ",
         " chunks, rank 1 late",
@@ -185,8 +215,9 @@ def test_written_and_explained(synth, tmp_path) -> None:
 
 
 def test_json_tells_the_same(synth) -> None:
-    links = ("--outer-alpha", "20us", "--outer-bandwidth", "1GB/s", "--json")
-    facts = json.loads(synth("generate", "--nodes", "2", "--per-node", "2", *BYTES, *links)[1])
+    links = "--outer-alpha 20us --outer-bandwidth 1GB/s"
+    _, out, _ = synth(*f"{TWO_BY_TWO} {links} --json".split())
+    facts = json.loads(out)
     assert facts["machine"]["outer"] == {"alpha_s": 2e-5, "bandwidth": 1e9}
     assert facts["machine"]["network_ports"] == 2
     assert facts["basis"] == "unknown"
@@ -199,19 +230,16 @@ def test_json_tells_the_same(synth) -> None:
 def test_the_flat_schedule_is_searched_by_the_solver_asked_for(synth, monkeypatch, solver) -> None:
     asked = Mock(wraps=generate.search)
     monkeypatch.setattr("synth.twolevel.search.search_flat", asked)
-    code, _, _ = synth("generate", "--nodes", "2", "--per-node", "2", *BYTES, "--solver", solver)
+    code, _, _ = synth(*f"{TWO_BY_TWO} --solver {solver}".split())
     assert (code, asked.call_count) == (0, 1)
     assert asked.call_args.kwargs["solver"] == solver
 
 
 def one_round(*copies: tuple[int, int, int]) -> Schedule:
     """Copies (src, dst, chunk) in the one round of the second phase."""
-    phases = (Phase("wait", (), ((),)), Phase("rest", (), ((), tuple(map(copy, copies)))))
+    transfers = tuple(Transfer(src, dst, chunk, "copy") for src, dst, chunk in copies)
+    phases = (Phase("wait", (), ((),)), Phase("rest", (), ((), transfers)))
     return Schedule(ranks=6, chunks=4, phases=phases)
-
-
-def copy(move: tuple[int, int, int]) -> Transfer:
-    return Transfer(*move, "copy")
 
 
 NODE_OF = [0, 0, 0, 1, 1, 2]
@@ -247,17 +275,24 @@ def test_receiving_counts_by_itself() -> None:
     st.randoms(use_true_random=False),
 )
 def test_fitted_schedules_are_still_right(n, m, name, ports, random) -> None:
-    schedule = synth.generate(n, m=m) if name == "generate" else getattr(synth, name)(n)
+    options = {"m": m} if name == "generate" else {}
+    schedule = getattr(synth, name)(n, **options)
     node_of = [random.randrange(3) for _ in range(n)]
+
     result = fitted(schedule, node_of, ports)
     assert check(result).verdict is Verdict.PROVED
     assert network_ports(result, node_of, ports).verdict is Verdict.PROVED
-    before, after = (
-        Counter(t for _, _, r in s.located_rounds() for t in r) for s in (schedule, result)
-    )
-    assert before == after
+    assert transfer_counts(result) == transfer_counts(schedule)
     if network_ports(schedule, node_of, ports).verdict is Verdict.PROVED:
         assert result.rounds == schedule.rounds
+
+
+def transfer_counts(schedule: Schedule) -> Counter[Transfer]:
+    """How often each transfer is in the schedule, in whatever round."""
+    counts: Counter[Transfer] = Counter()
+    for _, _, transfers in schedule.located_rounds():
+        counts.update(transfers)
+    return counts
 
 
 def test_an_exchange_stays_together_and_a_reader_comes_first() -> None:
@@ -265,11 +300,12 @@ def test_an_exchange_stays_together_and_a_reader_comes_first() -> None:
     # Rank 2 overwrites what rank 3 still reads of it, in the round's order and against it.
     chain = (Transfer(4, 2, 1, "copy"), Transfer(2, 3, 1, "copy"))
     schedule = Schedule(ranks=5, chunks=2, phases=(Phase("all", (), ((*exchange, *chain),)),))
-    parts = fitted(schedule, [0, 1, 2, 3, 0], 1).phases[0].rounds
-    at = {t: number for number, part in enumerate(parts) for t in part}
-    assert at[exchange[0]] == at[exchange[1]]
-    assert at[chain[1]] <= at[chain[0]]
-    assert len(parts) == 2
+
+    rounds = fitted(schedule, [0, 1, 2, 3, 0], 1).phases[0].rounds
+    round_of = {t: number for number, transfers in enumerate(rounds) for t in transfers}
+    assert round_of[exchange[0]] == round_of[exchange[1]]
+    assert round_of[chain[1]] <= round_of[chain[0]]
+    assert len(rounds) == 2
 
 
 def test_claims_about_rounds_are_dropped() -> None:

@@ -52,6 +52,7 @@ def test_a_schedule_that_is_not_proved_is_refused(synth, schedule):
     document = json.loads((schedule / "schedule.json").read_text())
     document["phases"][-1]["rounds"][-1].pop()
     (schedule / "schedule.json").write_text(json.dumps(document))
-    code, _, err = synth(*["export", "schedule.json", "--to", "msccl-xml", "-o", "a.xml"])
+
+    code, _, err = synth("export", "schedule.json", "--to", "msccl-xml", "-o", "a.xml")
     assert code == 2
     assert "is not proved" in err

@@ -56,23 +56,27 @@ def test_every_family_is_right_in_msccl(n, tmp_path):
 def test_helpers_do_all_that_needs_no_late_rank_without_it(n, tmp_path):
     schedule = straggler(n)
     waiting = Schedule(ranks=n, chunks=schedule.chunks, phases=schedule.phases[:1], late=(n - 1,))
+
     file = exported(schedule, tmp_path)
-    blocks = [block for block in file.blocks if block.rank != n - 1]
-    run = Run(File(**{**vars(file), "blocks": blocks}), in_place=True, per_message=1)
+    helpers_blocks = [block for block in file.blocks if block.rank != n - 1]
+    helpers_file = File(**{**vars(file), "blocks": helpers_blocks})
+    run = Run(helpers_file, in_place=True, per_message=1)
     assert run.outcome().kind == "hang"
-    done = {
-        (state.block.rank, state.block.send, state.block.receive): state.transmission
-        for state in run.blocks
-    }
-    alone = exported(waiting, tmp_path)
-    assert alone.blocks
-    for block in alone.blocks:
+    done = {}  # transmissions, by the block's rank and peers
+    for state in run.blocks:
+        block = state.block
+        done[block.rank, block.send, block.receive] = state.transmission
+
+    waiting_file = exported(waiting, tmp_path)
+    assert waiting_file.blocks
+    for block in waiting_file.blocks:
         assert done[block.rank, block.send, block.receive] >= len(block.program)
 
 
 def test_the_executor_sees_a_step_that_is_missing(tmp_path):
     file = exported(straggler(4), tmp_path)
-    next(block for block in file.blocks if block.program[-1].kind == "s").program.pop()
+    block = next(block for block in file.blocks if block.program[-1].kind == "s")
+    block.program.pop()
     assert Run(file, in_place=True).outcome().kind == "hang"
 
 
@@ -90,9 +94,9 @@ def test_more_chunks_are_proved_and_keep_the_sizes_even(n, k, more):
 def test_ends_wait_only_for_earlier_ends_of_their_rank(n, k):
     all_ends = ends(straggler(n, chunks=k))
     for number, end in enumerate(all_ends):
-        for other in end.before:
-            assert other < number
-            assert (all_ends[other].rank, all_ends[other].chunk) == (end.rank, end.chunk)
+        for earlier in end.before:
+            assert earlier < number
+            assert (all_ends[earlier].rank, all_ends[earlier].chunk) == (end.rank, end.chunk)
 
 
 def test_a_long_program_goes_on_in_more_channels(tmp_path):

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import accumulate, permutations, product
-from typing import Any
 
 Order = tuple[tuple[str, int], ...]
 HELD = {"F": 1, "I": -0.5, "W": -0.5}
@@ -17,12 +16,19 @@ HELD = {"F": 1, "I": -0.5, "W": -0.5}
 
 def _orders(n: int, limit: float) -> list[Order]:
     """Every order of F, I, W of n microbatches, each in turn, that holds at most ``limit``."""
+
+    def in_turn(order: Order) -> bool:
+        return all(
+            order.index(("F", m)) < order.index(("I", m)) < order.index(("W", m)) for m in range(n)
+        )
+
+    def most_held(order: Order) -> float:
+        return max(accumulate(HELD[kind] for kind, _ in order))
+
     return [
         order
         for order in permutations(product("FIW", range(n)))
-        if all(order.index(("F", m)) < order.index(("I", m)) for m in range(n))
-        if all(order.index(("I", m)) < order.index(("W", m)) for m in range(n))
-        if max(accumulate(HELD[kind] for kind, _ in order)) <= limit
+        if in_turn(order) and most_held(order) <= limit
     ]
 
 
@@ -40,31 +46,36 @@ def optimum(
         scenarios: one or more times a delay per link, both ways.
         objective: of the makespans in all scenarios.
     """
-    limits = memory or (3.0 * n,) * len(times[0])
-    found = (
-        [_length(orders, dict(zip("FIW", times, strict=True)), delays) for delays in scenarios]
-        for orders in product(*(_orders(n, limit) for limit in limits))
-    )
-    return min(objective(lengths) for lengths in found if lengths[0])
+    limits = memory or (3.0 * n,) * len(times[0])  # n microbatches never hold more than n
+    times_of = dict(zip("FIW", times, strict=True))
+    values = []
+    for orders in product(*(_orders(n, limit) for limit in limits)):
+        lengths = [_length(orders, times_of, delays) for delays in scenarios]
+        if lengths[0]:
+            values.append(objective(lengths))
+    return min(values)
 
 
 def _length(orders: tuple[Order, ...], times: dict[str, list[int]], delays: list[int]) -> int:
     """Makespan of given orders; 0 if they wait for each other, whatever the delays."""
-    end: dict[tuple[Any, ...], int] = {}
-    left = list(map(deque, orders))
+    end: dict[tuple[int, str, int], int] = {}
+    """When an action ends, by stage, kind and microbatch."""
+    remaining = [deque(order) for order in orders]
     clock = [0] * len(orders)
-    while any(left):
+    while any(remaining):
         done = len(end)
-        for s, row in enumerate(left):
-            while row:
-                kind, m = row[0]
-                source = s + {"F": -1, "I": 1, "W": 0}[kind]
-                if source != s and 0 <= source < len(orders):
+        for stage, order in enumerate(remaining):
+            while order:
+                kind, m = order[0]
+                source = stage + {"F": -1, "I": 1, "W": 0}[kind]
+                if source != stage and 0 <= source < len(orders):
                     if (source, kind, m) not in end:
                         break
-                    clock[s] = max(clock[s], end[source, kind, m] + delays[min(s, source)])
-                clock[s] = end[s, kind, m] = clock[s] + times[kind][s]
-                row.popleft()
+                    arrival = end[source, kind, m] + delays[min(stage, source)]
+                    clock[stage] = max(clock[stage], arrival)
+                clock[stage] += times[kind][stage]
+                end[stage, kind, m] = clock[stage]
+                order.popleft()
         if len(end) == done:
             return 0
     return max(clock)

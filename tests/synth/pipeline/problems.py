@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from hypothesis import strategies as st
 
 from synth.pipeline.problem import Problem, linked_ranks, make, place
@@ -45,6 +47,14 @@ def problems(
     return make(draw(st.integers(1, most_microbatches)), instance, rank_of)
 
 
+def random_times(rng: random.Random, stages: int) -> list[list[int]]:
+    """Times of F, of I and of W, per stage."""
+    times = []
+    for _ in range(3):
+        times.append([rng.randint(1, 9) for _ in range(stages)])
+    return times
+
+
 def uniform(
     stages: int,
     microbatches: int,
@@ -54,7 +64,8 @@ def uniform(
 ) -> Problem:
     """One stage per rank, all alike; links by their latency."""
     times = [[time] * stages for time in durations]
-    return chain(microbatches, times, links or {}, None if memory is None else (memory,) * stages)
+    memory_of_rank = None if memory is None else (memory,) * stages
+    return chain(microbatches, times, links or {}, memory_of_rank)
 
 
 def chain(

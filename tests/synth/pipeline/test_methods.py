@@ -31,7 +31,8 @@ def test_every_method_is_proved(problem: Problem) -> None:
         assert report.verdict is Verdict.PROVED, (candidate.method, report.counterexample)
         assert candidate.makespan == makespan(problem, orders) == makespan_of(problem, report)
         assert candidate.makespan >= problem.closed_form
-        assert all(map(int.__le__, peaks(orders), problem.limits))
+        for peak, limit in zip(peaks(orders), problem.limits, strict=True):
+            assert peak <= limit
         assert check(problem.schedule(split(orders))).verdict is Verdict.PROVED
 
 
@@ -39,7 +40,7 @@ def test_every_method_is_proved(problem: Problem) -> None:
 @given(problems(most_stages=6, most_microbatches=9))
 def test_the_list_scheduler_never_gets_stuck(problem: Problem) -> None:
     """Also with limits of its own, down to the least that works, and with look-ahead."""
-    least = tuple(2 * len(mine) for mine in problem.stages_of)
+    least = tuple(2 * len(stages) for stages in problem.stages_of)
     for rules in (
         Rules(limits=least),
         Rules(limits=least, deep=False, patience_f=0, patience_w=0),
@@ -48,7 +49,8 @@ def test_the_list_scheduler_never_gets_stuck(problem: Problem) -> None:
         orders = greedy(problem, rules)
         assert check(problem.schedule(orders)).verdict is Verdict.PROVED
         if rules.limits:
-            assert all(map(int.__le__, peaks(orders), least))
+            for peak, limit in zip(peaks(orders), least, strict=True):
+                assert peak <= limit
 
 
 def test_known_makespans() -> None:
@@ -57,30 +59,31 @@ def test_known_makespans() -> None:
     What was planned for no delay and then kept, and what is planned for the delay it meets.
     """
     plain = greedy(uniform(4, 12))
-    for delay, kept, planned in [(0, 390, 390), (10, 400, 400), (20, 440, 410), (30, 500, 420)]:
+    cases = [(0, 390, 390), (10, 400, 400), (20, 440, 410), (30, 500, 420)]
+    for delay, kept_makespan, planned_makespan in cases:
         problem = uniform(4, 12, {(0, 1): delay})
-        assert makespan(problem, plain) == kept
-        found = plan(problem)
-        assert found.measures.makespan == found.bound == planned
-        assert found.optimal
-        assert "no solver needed" in found.choice
+        assert makespan(problem, plain) == kept_makespan
+        planned = plan(problem)
+        assert planned.measures.makespan == planned.bound == planned_makespan
+        assert planned.optimal
+        assert "no solver needed" in planned.choice
 
 
 def test_textbook_orders() -> None:
     problem = uniform(3, 4)
-    text = {
-        name: [" ".join(f"{a.kind}{a.microbatch}" for a in row) for row in QUICK[name](problem)]
-        for name in ("gpipe", "1f1b", "zero-bubble")
-    }
-    assert text["gpipe"][1] == "F0 F1 F2 F3 B0 B1 B2 B3"
-    assert text["1f1b"] == [
+    assert as_text(QUICK["gpipe"](problem)[1]) == "F0 F1 F2 F3 B0 B1 B2 B3"
+    assert [as_text(order) for order in QUICK["1f1b"](problem)] == [
         "F0 F1 F2 B0 F3 B1 B2 B3",
         "F0 F1 B0 F2 B1 F3 B2 B3",
         "F0 B0 F1 B1 F2 B2 F3 B3",
     ]
-    assert text["zero-bubble"][2] == "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3"
+    assert as_text(QUICK["zero-bubble"](problem)[2]) == "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3"
     assert peaks(QUICK["1f1b"](problem)) == [6, 4, 2]
     assert max(peaks(QUICK["zero-bubble"](problem))) <= 6
+
+
+def as_text(order: list[Action]) -> str:
+    return " ".join(f"{action.kind}{action.microbatch}" for action in order)
 
 
 def test_adaptra_ends_where_its_rule_asks_for_more_than_there_is() -> None:
@@ -106,7 +109,9 @@ def test_interleaved_groups() -> None:
 def test_orders_that_wait_for_each_other_are_stuck() -> None:
     problem = uniform(2, 2)
     orders = QUICK["1f1b"](problem)
-    orders[0] = [a for a in orders[0] if a.kind == "B"] + [a for a in orders[0] if a.kind == "F"]
+    backwards = [action for action in orders[0] if action.kind == "B"]
+    forwards = [action for action in orders[0] if action.kind == "F"]
+    orders[0] = backwards + forwards
     with pytest.raises(Stuck):
         makespan(problem, orders)
 

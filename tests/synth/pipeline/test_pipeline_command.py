@@ -39,14 +39,18 @@ def test_everything_is_written_and_verifies(pipeline, tmp_path) -> None:
         "peak memory",
     ]:
         assert part in out
+
     schedule = read(tmp_path / "p.json")
     assert check(schedule).verdict is Verdict.PROVED
     assert check(read_csv(tmp_path / "p.csv")).verdict is Verdict.PROVED
-    again = read_csv(tmp_path / "p.csv", schedule.instance)
-    assert again.programs == schedule.programs
-    assert encode_csv(again, "compute_only") == (tmp_path / "p.csv").read_bytes()
+
+    from_csv = read_csv(tmp_path / "p.csv", schedule.instance)
+    assert from_csv.programs == schedule.programs
+    assert encode_csv(from_csv, "compute_only") == (tmp_path / "p.csv").read_bytes()
+
     rectangles = ET.parse(tmp_path / "p.svg").getroot().findall("{*}rect")
-    assert sum(x.find("{*}title") is not None for x in rectangles) == 4 * 6 * 3
+    actions = [rectangle for rectangle in rectangles if rectangle.find("{*}title") is not None]
+    assert len(actions) == 4 * 6 * 3
 
 
 def test_json_and_messages(pipeline, tmp_path) -> None:
@@ -54,11 +58,14 @@ def test_json_and_messages(pipeline, tmp_path) -> None:
     answer = json.loads(pipeline(f"{BASE} --method 1f1b --json {files}"))
     assert (answer["method"], answer["verdict"], answer["optimal"]) == ("1f1b", "proved", "unknown")
     assert answer["peak_memory"] == [4, 3, 2, 1]
-    comms = read_csv(tmp_path / "c.csv")
-    assert comms.has_messages
-    assert check(comms).verdict is Verdict.PROVED
-    alone = tuple(tuple(a for a in row if a.kind in COMPUTE) for row in comms.programs)
-    assert alone == read(tmp_path / "pipeline.json").programs
+
+    with_messages = read_csv(tmp_path / "c.csv")
+    assert with_messages.has_messages
+    assert check(with_messages).verdict is Verdict.PROVED
+    compute_only = read(tmp_path / "pipeline.json").programs
+    for program, expected in zip(with_messages.programs, compute_only, strict=True):
+        assert tuple(action for action in program if action.kind in COMPUTE) == expected
+
     events = json.loads((tmp_path / "c.trace.json").read_text())["traceEvents"]
     assert sum(event["ph"] == "X" for event in events) == 4 * 6 * 2
 
@@ -70,6 +77,7 @@ def test_scenarios_and_ranges(pipeline, tmp_path) -> None:
     plain, slow = answer["scenarios"].values()
     assert answer["value"] == pytest.approx((3 * plain + slow) / 4)
     assert check(read(tmp_path / "pipeline.json")).verdict is Verdict.PROVED
+
     answer = json.loads(pipeline(f"{shared} --slow 1-2:0..20"))
     assert list(answer["scenarios"]) == ["lowest delays", "highest delays"]
 
@@ -80,5 +88,6 @@ def test_compare(pipeline, tmp_path) -> None:
     for part in ("heuristic", "kept", "zero-bubble", "bound", "drawn: d.svg"):
         assert part in out
     assert [path.name for path in tmp_path.iterdir()] == ["d.svg"]
+
     rows = json.loads(pipeline(f"{shared} --json"))["rows"]
     assert [row["factor"] for row in rows] == [0, 1]

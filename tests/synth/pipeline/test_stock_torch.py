@@ -28,7 +28,7 @@ CASES = [
 
 def _files(folder: Path) -> list[tuple[str, str, int]]:
     """(file, its form, stages per rank) of every case, compute only and with messages."""
-    found = []
+    files = []
     for virtual, method, memory in CASES:
         stages = RANKS * virtual
         instance = Instance(
@@ -41,46 +41,58 @@ def _files(folder: Path) -> list[tuple[str, str, int]]:
         problem = make(MICROBATCHES, instance, place(stages, virtual, "loop"))
         schedule = plan(problem, method, solver=Solver(time_limit_s=10, workers=1)).schedule
         assert method != "cp-sat" or schedule.meta["method"] == "cp-sat"
+
         complete = lowered(schedule, problem.costs)
         for form, source in (("compute_only", schedule), ("compute_comms", complete)):
             path = folder / f"{method}-{form}.csv"
             write_csv(source, path, form)  # type: ignore[arg-type]
-            found.append((str(path), form, virtual))
-    return found
+            files.append((str(path), form, virtual))
+    return files
 
 
-def _run(rank: int, size: int, store: Any, files: list[tuple[str, str, int]]) -> list[float]:
+def _run(rank: int, world_size: int, store: Any, files: list[tuple[str, str, int]]) -> list[float]:
     """The largest difference to the reference, per file."""
     from torch.distributed.pipelining import PipelineStage
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    worst = []
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    largest_differences = []
     for step, (path, form, virtual) in enumerate(files):
-        blocks = model(size * virtual)
+        all_stages = world_size * virtual
+        own_stages = range(rank, all_stages, world_size)
+        blocks = model(all_stages)
         expected, _ = reference(blocks, step, MICROBATCHES)
         x, y = batch(step, MICROBATCHES)
-        mine = range(rank, size * virtual, size)
-        stages = [PipelineStage(blocks[s], s, size * virtual, torch.device("cpu")) for s in mine]
+
+        stages = [
+            PipelineStage(blocks[stage], stage, all_stages, torch.device("cpu"))
+            for stage in own_stages
+        ]
         schedule = _PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=loss_fn)
         schedule._load_csv(path, format=form)
-        arguments = (x,) if rank == 0 else ()
-        schedule.step(*arguments, target=y if rank == size - 1 else None)
-        differences = [
-            (parameter.grad - wanted).abs().max().item()
-            for s in mine
-            for parameter, wanted in zip(blocks[s].parameters(), expected[s], strict=True)
-            if parameter.grad is not None
-        ]
-        assert len(differences) == sum(len(list(blocks[s].parameters())) for s in mine)
-        worst.append(max(differences))
+        target = y if rank == world_size - 1 else None
+        if rank == 0:
+            schedule.step(x, target=target)
+        else:
+            schedule.step(target=target)
+
+        differences = []
+        for stage in own_stages:
+            for parameter, gradient in zip(
+                blocks[stage].parameters(), expected[stage], strict=True
+            ):
+                assert parameter.grad is not None
+                differences.append((parameter.grad - gradient).abs().max().item())
+        largest_differences.append(max(differences))
         dist.barrier()
     dist.destroy_process_group()
-    return worst
+    return largest_differences
 
 
 def test_gradients_are_right_under_stock_pytorch(tmp_path: Path) -> None:
     files = _files(tmp_path)
-    for worst in values(spawn(_run, RANKS, files, timeout_s=150)):
-        assert len(worst) == len(files)
-        assert max(worst) < 1e-6, dict(zip([path for path, _, _ in files], worst, strict=True))
+    paths = [path for path, _, _ in files]
+    for largest_differences in values(spawn(_run, RANKS, files, timeout_s=150)):
+        assert len(largest_differences) == len(files)
+        by_path = dict(zip(paths, largest_differences, strict=True))
+        assert max(largest_differences) < 1e-6, by_path
