@@ -1,4 +1,4 @@
-"""Every command that a page shows is run, unless it stands in a table here that says why not.
+"""Every command that a page or ``--help`` shows is run, unless a table here says why it is not.
 
 ``make test-docs`` runs them: some take a minute. Those of the tutorial and of the how-to pages run
 elsewhere, where what they print is compared with the page, too.
@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from docs.site.reference import examples
+from tests.docs.pages import BESIDE_CODE
 from tests.runtime.spawning import execute
 
 ROOT = Path(__file__).parents[2]
@@ -55,21 +57,20 @@ def shown(page: str) -> list[str]:
     return found
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *BESIDE_CODE]
 COMMANDS = {
     command
     for path in PAGES
     if str(path.relative_to(ROOT)) not in RUN_ELSEWHERE or "```sh\n" in path.read_text()
     for command in shown(path.read_text())
-}
+} | set(examples())
 TO_RUN = sorted(c for c in COMMANDS if not any(re.search(why, c) for why in NOT_RUN))
 
 
 def test_reasons_and_places_are_of_something():
+    everywhere = examples() + [each for path in PAGES for each in shown(path.read_text())]
     for pattern in NOT_RUN:
-        assert any(
-            re.search(pattern, command) for path in PAGES for command in shown(path.read_text())
-        )
+        assert any(re.search(pattern, command) for command in everywhere)
     for page in RUN_ELSEWHERE:
         assert shown((ROOT / page).read_text())
 
