@@ -16,8 +16,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
-BESIDE_CODE = (ROOT / "bench/lab/README.md", ROOT / "runtime/optireduce/udp/PROTOCOL.md")
-"""Pages for those who read that code."""
+BESIDE_CODE = (
+    ROOT / "bench/lab/README.md",
+    ROOT / "runtime/optireduce/udp/PROTOCOL.md",
+    *sorted((ROOT / "bench/tables").glob("*.md")),
+)
+"""Pages for those who read that code, and the tables of the measurements."""
 KINDS = ("tutorial", "howto", "explanation", "reference", "measurements")
 
 FENCE = re.compile(r"^( *)(```+)([^\n`]*)\n(.*?)^ *\2 *$", re.MULTILINE | re.DOTALL)
