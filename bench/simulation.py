@@ -15,7 +15,7 @@ with the best k.
 The table: microseconds from the late rank's arrival to the last result. The first columns are for
 a rank so late that all else is done; *soon*: the best k where it comes only S * beta after the
 others, so that what is left of the wait is felt. ``--lab`` compares with what was measured for 8
-hosts in docs/measurements/lab.md, or with a file of the JSON lines that rank 0 of
+hosts in bench/tables/lab.md, or with a file of the JSON lines that rank 0 of
 bench.lab_completion prints.
 """
 
@@ -61,7 +61,7 @@ LAB_MEASURED = {
     16: {"ring": 1.87, "m = 1": 1.42, "m = 2": 1.28, "m = 4": 1.19},
     64: {"ring": 1.95, "m = 1": 1.44, "m = 2": 1.27, "m = 4": 1.19},
 }
-"""docs/measurements/lab.md: MiB, then times in S * beta at the nominal rate."""
+"""bench/tables/lab.md: MiB, then times in S * beta at the nominal rate."""
 
 
 def run(rounds: Iterable[Messages], ready: Floats, buffer_bytes: int, link: Link) -> Floats:

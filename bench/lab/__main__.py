@@ -192,7 +192,7 @@ def calibrate_command(
     ] = None,
     hosts: Hosts = 8,
 ) -> None:
-    """Measure the lab against what it was set to; prints the tables of docs/measurements/lab.md.
+    """Measure the lab against what it was set to; prints the tables of bench/tables/lab.md.
 
     \b
     Examples:

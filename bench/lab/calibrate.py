@@ -1,4 +1,4 @@
-"""The lab measured against what it was set to: the tables of docs/measurements/lab.md."""
+"""The lab measured against what it was set to: the tables of bench/tables/lab.md."""
 
 from __future__ import annotations
 

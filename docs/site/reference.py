@@ -15,10 +15,9 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 FLOORS = ("verify", "synth", "runtime")
@@ -55,66 +54,31 @@ def _table(*heads: str) -> str:
     return _row(*heads) + "|" + ":--|" * len(heads) + "\n"
 
 
-def _help(command: Any) -> Iterator[str]:
-    """The paragraphs of a command's help; examples as a block."""
+def _paragraphs(command: Any) -> list[str]:
+    """The paragraphs of a command's help."""
     text = re.sub(r"(?m)^ *\[(?!\.)[a-z]+\]", "", inspect.cleandoc(command.help or ""))
-    for paragraph in re.split(r"\n\s*\n", text.replace("\b\n", "")):
-        if paragraph.startswith("Examples:\n"):
-            lines = textwrap.dedent(paragraph.removeprefix("Examples:\n")).splitlines()
-            yield "```console\n" + "".join(f"$ {line}\n" for line in lines) + "```\n"
-        elif paragraph:
-            yield f"{paragraph}\n"
+    return re.split(r"\n\s*\n", text.replace("\b\n", "").strip())
 
 
-def _kind(parameter: Any) -> str:
-    """What follows an option: its choices, or the name of a value."""
-    if parameter.is_flag:
-        return ""
-    annotation = parameter.type_descriptor.annotation
-    while get_origin(annotation) in (list, Union, UnionType):
-        annotation = next(each for each in get_args(annotation) if each is not NoneType)
-    if get_origin(annotation) is Literal:
-        return " \\| ".join(map(str, get_args(annotation)))
-    names = {int: "NUMBER", float: "NUMBER", Path: "FILE"}
-    return str(parameter.metavar or names.get(annotation, "TEXT"))
-
-
-def _option(parameter: Any) -> str:
-    """A row of a command's table."""
-    if parameter.param_type_name == "argument":
-        name, kind = f"`{parameter.metavar or parameter.name.upper()}`", ""
-    else:
-        name = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
-        kind = _kind(parameter)
-    default = getattr(parameter.default, "value", parameter.default)
-    if parameter.required:
-        shown = "required"
-    elif parameter.is_flag:
-        shown = "on" if default else ""
-    else:
-        shown = "" if default in (None, ()) else f"`{default}`"
-    return _row(name, kind, shown, parameter.help or "")
+def examples() -> list[str]:
+    """The commands that the help of all programs shows."""
+    return [
+        line.strip()
+        for command in programs().values()
+        for paragraph in _paragraphs(command)
+        if paragraph.startswith("Examples:\n")
+        for line in paragraph.splitlines()[1:]
+    ]
 
 
 def commands(program: str) -> str:
-    """The commands of a program: usage, help, options."""
-    parts = []
-    for name, command in programs().items():
-        if name != program and not name.startswith(f"{program} "):
-            continue
-        options = [
-            p for p in command.params if p.name != "help" and not getattr(p, "hidden", False)
-        ]
-        arguments = " ".join(
-            p.metavar or p.name.upper() for p in options if p.param_type_name == "argument"
-        )
-        usage = " ".join(filter(None, (name, "[OPTIONS]" if options else "", arguments)))
-        rows = "".join(map(_option, options))
-        text = "\n".join(_help(command))
-        parts.append(
-            f"## {name}\n\n`{usage}`\n\n{text}\n{_table('option', 'value', 'default', '')}{rows}"
-        )
-    return "\n".join(parts)
+    """The commands of a program, and the first paragraph of each one's help."""
+    rows = [
+        _row(f"`{name}`", _paragraphs(command)[0])
+        for name, command in programs().items()
+        if name == program or name.startswith(f"{program} ")
+    ]
+    return _table("command", "does") + "".join(rows)
 
 
 def _comments(of: type) -> dict[str, str]:
@@ -126,11 +90,13 @@ def _comments(of: type) -> dict[str, str]:
     return found
 
 
-def fields(of: type) -> str:
-    """The options of a dataclass, with their ranges and the comments beside them."""
+def fields(of: type, names: tuple[str, ...] = ()) -> str:
+    """The options of a dataclass (all, or those named): ranges, and the comments beside them."""
     beside = _comments(of)
     rows = []
     for field in dataclasses.fields(of):
+        if names and field.name not in names:
+            continue
         default = getattr(field.default, "__name__", field.default)
         shown = "" if field.default is dataclasses.MISSING else f"`{default}`"
         ends = field.metadata.get("range")
@@ -155,10 +121,14 @@ def _markdown(docstring: str) -> str:
     return re.sub(r":\w+:`~?([\w.]+)`", r"`\1`", docstring).replace("``", "`")
 
 
-def _optireduce() -> str:
+OPTIREDUCE = ("datagram_bytes", "authenticate", "bound_factor", "absence_s", "resync_steps")
+"""What a job may need to set; the others are on the page of the protocol."""
+
+
+def _optireduce(names: tuple[str, ...] = ()) -> str:
     from runtime.optireduce.options import Options
 
-    return fields(Options)
+    return fields(Options, names)
 
 
 def _adaptation() -> str:
@@ -195,11 +165,15 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "verify": lambda: commands("verify"),
     "runtime": lambda: commands("python -m runtime"),
     "configure": arguments,
+    "optireduce, some": lambda: _optireduce(OPTIREDUCE),
     "optireduce": _optireduce,
     "adaptation": _adaptation,
     "errors": errors,
 }
-PAGES = [ROOT / f"docs/reference/{name}.md" for name in ("commands", "options", "errors")]
+PAGES = [
+    *(ROOT / f"docs/reference/{name}.md" for name in ("commands", "options", "errors")),
+    ROOT / "runtime/optireduce/udp/PROTOCOL.md",
+]
 
 
 def rendered(text: str) -> str:

@@ -16,6 +16,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
+BESIDE_CODE = (
+    ROOT / "bench/lab/README.md",
+    ROOT / "runtime/optireduce/udp/PROTOCOL.md",
+    *sorted((ROOT / "bench/tables").glob("*.md")),
+)
+"""Pages for those who read that code, and the tables of the measurements."""
 KINDS = ("tutorial", "howto", "explanation", "reference", "measurements")
 
 FENCE = re.compile(r"^( *)(```+)([^\n`]*)\n(.*?)^ *\2 *$", re.MULTILINE | re.DOTALL)
@@ -119,5 +125,5 @@ def anchor(heading: str) -> str:
 
 
 def pages() -> list[Page]:
-    """README.md and all pages of docs/."""
-    return [Page(README), *map(Page, sorted(DOCS.rglob("*.md")))]
+    """README.md, all pages of docs/, and those beside the code."""
+    return [Page(path) for path in (README, *sorted(DOCS.rglob("*.md")), *BESIDE_CODE)]

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from docs.site.reference import examples
 from tests.docs.commands import commands, problem
 from tests.docs.pages import Page, pages
 
@@ -31,6 +32,11 @@ def test_commands_are_there(page):
     for line in shown(page):
         for command in commands(line):
             assert not problem(command), line
+
+
+@pytest.mark.parametrize("line", examples())
+def test_examples_of_the_help_are_there(line):
+    assert not any(map(problem, commands(line)))
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)

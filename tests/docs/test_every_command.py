@@ -1,4 +1,4 @@
-"""Every command that a page shows is run, unless it stands in a table here that says why not.
+"""Every command that a page or ``--help`` shows is run, unless a table here says why it is not.
 
 ``make test-docs`` runs them: some take a minute. Those of the tutorial and of the how-to pages run
 elsewhere, where what they print is compared with the page, too.
@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from docs.site.reference import examples
+from tests.docs.pages import BESIDE_CODE
 from tests.runtime.spawning import execute
 
 ROOT = Path(__file__).parents[2]
@@ -56,12 +58,12 @@ def shown(page: str) -> list[str]:
     return commands
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *BESIDE_CODE]
 
 
 def commands_here() -> list[str]:
     """The commands that are run here, in order."""
-    commands = set()
+    commands = set(examples())
     for path in PAGES:
         text = path.read_text()
         if str(path.relative_to(ROOT)) not in RUN_ELSEWHERE or "```sh\n" in text:
@@ -74,7 +76,7 @@ def is_excused(command: str) -> bool:
 
 
 def test_reasons_and_places_are_of_something():
-    commands = []
+    commands = examples()
     for path in PAGES:
         commands += shown(path.read_text())
     for pattern in NOT_RUN:

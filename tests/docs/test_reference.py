@@ -29,9 +29,10 @@ def test_a_stale_page_is_noticed():
 
 
 def test_all_commands_are_there():
-    headings = [text for level, text in Page(DOCS / "reference/commands.md").headings if level == 2]
-    assert headings == list(programs())
-    assert len(headings) > 14
+    page = Page(DOCS / "reference/commands.md").text
+    shown = re.findall(r"^\| `([^`]+)` \| [A-Z]", page, re.MULTILINE)
+    assert shown == list(programs())
+    assert len(shown) > 14
 
 
 def test_all_environment_variables_are_there():

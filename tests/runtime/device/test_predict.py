@@ -13,7 +13,7 @@ from runtime.device.predict import A100, H100, SPREAD, machine_of, others, ours,
 from synth.cost import rhd_cost, straggler_cost
 
 MIB = 2**20
-PAGE = Path(__file__).parents[3] / "docs/measurements/gpu.md"
+PAGE = Path(__file__).parents[3] / "bench/tables/gpu-predicted.md"
 
 PUBLISHED = {  # microseconds by MiB, from the pages that runtime.device.predict names
     ("nccl", 8): (
