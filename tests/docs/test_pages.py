@@ -32,7 +32,12 @@ def broken(page: Page, target: str) -> str:
     return ""
 
 
-@each_page
+BESIDE = [Page(path) for path in sorted(ROOT.rglob("*.md")) if path.relative_to(ROOT).parts[0] in
+          ("bench", "proofs", "verify")]  # fmt: skip
+"""Pages beside the code, to which those of docs lead: proofs on paper, tables, formats."""
+
+
+@pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     assert not [found for target in page.links if (found := broken(page, target))]
 
