@@ -32,8 +32,11 @@ def broken(page: Page, target: str) -> str:
     return ""
 
 
-BESIDE = [Page(path) for path in sorted(ROOT.rglob("*.md")) if path.relative_to(ROOT).parts[0] in
-          ("bench", "proofs", "verify")]  # fmt: skip
+BESIDE = [
+    Page(path)
+    for folder in ("bench", "proofs", "runtime", "synth", "verify")
+    for path in sorted((ROOT / folder).rglob("*.md"))
+]
 """Pages beside the code, to which those of docs lead: proofs on paper, tables, formats."""
 
 
