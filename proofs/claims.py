@@ -60,12 +60,12 @@ def _quoted(names: list[str]) -> str:
 
 
 def _link(page: str) -> str:
-    """To a page, from one in docs/explanation."""
-    return f"[{Path(page).name}]({relpath(page, 'docs/explanation')})"
+    """To a page, from one in proofs."""
+    return f"[{Path(page).name}]({relpath(page, 'proofs')})"
 
 
 def claims(table: Claims) -> str:
-    """All claims, for docs/explanation/trust.md."""
+    """All claims, for proofs/claims.md."""
     text = _row("claim", "basis", "proved or seen", "by", "to be believed", "check it", "said in")
     text += "|:--|:--|:--|:--|:--|:--|:--|\n"
     for claim in table["claim"]:
@@ -84,7 +84,7 @@ def claims(table: Claims) -> str:
 
 
 def theorems(table: Claims) -> str:
-    """All theorems, for docs/explanation/theorems.md."""
+    """All theorems, for proofs/theorems.md."""
     text = ""
     for part in table["table"]:
         text += f"\n## {part['title']}\n" if "title" in part else ""
@@ -99,7 +99,7 @@ def theorems(table: Claims) -> str:
 
 
 def weaker(table: Claims) -> str:
-    """The claims that no theorem proves, for docs/explanation/theorems.md."""
+    """The claims that no theorem proves, for proofs/theorems.md."""
     listed = [claim for claim in table["claim"] if claim["basis"] in WEAK]
     return "".join(
         f"- {claim['claim']}: {claim['basis']}"
@@ -110,8 +110,8 @@ def weaker(table: Claims) -> str:
 
 
 RENDERED: dict[str, tuple[Callable[[Claims], str], ...]] = {
-    "docs/explanation/trust.md": (claims,),
-    "docs/explanation/theorems.md": (theorems, weaker),
+    "proofs/claims.md": (claims,),
+    "proofs/theorems.md": (theorems, weaker),
 }
 """What stands between the comments of a page, in this order."""
 

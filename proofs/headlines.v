@@ -1,4 +1,4 @@
-(** What the theorems of docs/explanation/theorems.md rest on: [make proofs] compiles this file and requires
+(** What the theorems of proofs/theorems.md rest on: [make proofs] compiles this file and requires
     "Closed under the global context" of each, that is, no axiom and nothing left out. *)
 
 From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs SendAhead Waiting Asynchronous

@@ -55,8 +55,9 @@ _SENTENCE_END = re.compile(r"""(?<=[.!?])["*)_]*\s+(?=["*(`A-Z0-9=])""")
 
 
 def pages() -> list[Path]:
-    """README and all pages of the documentation."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """README, all pages of the documentation, and the pages beside the proofs."""
+    folders = ROOT / "docs", ROOT / "proofs"
+    return [ROOT / "README.md", *(page for each in folders for page in sorted(each.rglob("*.md")))]
 
 
 def _docstrings(name: str) -> Iterator[str]:

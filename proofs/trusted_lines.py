@@ -1,11 +1,11 @@
 """Count the lines that have to be read and believed, for each way to check a schedule.
 
     python3 -m proofs.trusted_lines            prints them
-    python3 -m proofs.trusted_lines --write    writes them into docs/explanation/trust.md
+    python3 -m proofs.trusted_lines --write    writes them into proofs/lines.md
 
 Blank lines, comments and docstrings are not counted. Of the theories only statements' vocabulary
 counts (definitions, without lemmas and their proofs): what is proved need not be believed, but what
-the theorems are about must be read. A test compares trust.md with these numbers. Two more see to it
+the theorems are about must be read. A test compares lines.md with these numbers. Two more see to it
 that nothing is left out: every theory with a headline and every module of ``verify`` is either
 counted or named below, with the reason why it need not be read.
 """
@@ -21,7 +21,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-PAGE = ROOT / "docs/explanation/trust.md"
+PAGE = ROOT / "proofs/lines.md"
+PICTURE = ROOT / "docs/explanation/trust.md"
+"""Its picture says the size of the checker of collectives, too."""
 BEGIN = "<!-- rendered from the sources by python -m proofs.trusted_lines --write -->"
 END = "<!-- rendered until here -->"
 
@@ -216,7 +218,7 @@ def readers(*names: str) -> int:
 
 
 def lines() -> list[tuple[int, str, str]]:
-    """What docs/explanation/trust.md states: lines, of what, and for which checks."""
+    """What proofs/lines.md states: lines, of what, and for which checks."""
     certificates = ROOT / "proofs/certificates"
     common = closure(*COLLECTIVE_CHECKER)
     command = [ROOT / f"verify/{name}.py" for name in COMMAND]
@@ -279,19 +281,22 @@ def rendered(page: str) -> str:
     table = f"{BEGIN}\n\n| lines | | for |\n|--:|:--|:--|\n{rows}\n{END}\n"
     pattern = re.compile(f"{re.escape(BEGIN)}\n.*?{re.escape(END)}\n", re.DOTALL)
     assert len(pattern.findall(page)) == 1
-    page = pattern.sub(lambda _: table, page)
+    return pattern.sub(lambda _: table, page)
 
-    # The picture at the top of the page says the size of the checker of collectives, too.
+
+def drawn(page: str) -> str:
+    """The page with the picture, with the size of the checker of collectives made anew."""
     return re.sub(r"\d+ lines of Python", f"{modules(*COLLECTIVE_CHECKER)} lines of Python", page)
 
 
 def main() -> None:
     """Print the counts, or write them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="write them into trust.md")
+    parser.add_argument("--write", action="store_true", help="write them into the pages")
 
     if parser.parse_args().write:
         PAGE.write_text(rendered(PAGE.read_text()))
+        PICTURE.write_text(drawn(PICTURE.read_text()))
         return
     for name, count in counts().items():
         print(f"{count:6} {name}")

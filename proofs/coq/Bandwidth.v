@@ -1,4 +1,4 @@
-(** The bandwidth bound for given arrivals (synth/arrivals/instance.py, docs/explanation/arrivals.md), counted.
+(** The bandwidth bound for given arrivals (synth/arrivals/instance.py, proofs/paper/arrivals.md), counted.
 
     Rank r takes no part before round [arrival r]; ports are duplex. Let L be ranks that arrive in
     round a or later ([late]). Before it nobody else knows of their data; call what all others know

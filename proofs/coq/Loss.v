@@ -1,4 +1,4 @@
-(** Whatever is lost (verify/loss, docs/explanation/loss.md): nothing is counted twice, if no copy takes anything
+(** Whatever is lost (verify/loss, proofs/paper/loss.md): nothing is counted twice, if no copy takes anything
     away.
 
     Any set of transfers may be lost, in whatever rounds; a lost transfer never happens. If without

@@ -1,4 +1,4 @@
-(** Machines of two levels (synth/twolevel/bound.py, docs/explanation/twolevel.md): a lower bound on the time.
+(** Machines of two levels (synth/twolevel/bound.py, proofs/paper/two-levels.md): a lower bound on the time.
 
     Ranks are on nodes; a round in which something goes from one node to another is a *network round*.
     The data of the late rank leaves its node [ports] chunks at a time, and the nodes that know of a

@@ -12,7 +12,7 @@ m-th round, m = ceil(log2 (l + 1)); if only k rounds are left then, each rank co
 each of them. And k (n + l - 1) transfers are needed; if n ranks can't have more in so many rounds,
 every rank sends and receives in each round, only full sums are copied, and no sum is made twice.
 
-Kept because 10 of the 144 instances on docs/explanation/late-together.md reach their bound only by
+Kept because 10 of the 144 instances in bench/tables/late-together.md reach their bound only by
 this question, and 12 more are known to be optimal since CaDiCaL exhausts it
 (``bench/together_asked.py``). A question with trees of given shapes was tried before it: it found 2
 of the 10, which this one finds in seconds, too.

@@ -17,11 +17,11 @@ sum before the L-th round; only k rounds are left then, and a rank receives one 
     first L - 1 rounds (the other ranks' sum could be S or T, and be in several places, only if
     l = 2^(L-1)).
 
-Where that does not fit, R >= k + L. On paper: docs/explanation/late-together.md. (proofs/coq has no
+Where that does not fit, R >= k + L. On paper: proofs/paper/late-together.md. (proofs/coq has no
 tree of additions.)
 
-Kept because 8 of the instances on that page are known to be optimal by this bound alone, and
-computing it takes no time.
+Kept because 8 of the instances in bench/tables/late-together.md are known to be optimal by this
+bound alone, and computing it takes no time.
 """
 
 from __future__ import annotations

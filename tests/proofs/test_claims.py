@@ -87,4 +87,4 @@ def test_pages_are_as_the_table_says(
     with pytest.raises(SystemExit) as ended:
         claims.main()
     assert ended.value.code is True
-    assert "docs/explanation/trust.md: is not what" in capsys.readouterr().out
+    assert "proofs/claims.md: is not what" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The pages theorems.md, trust.md and certificates.md say what is there, and how long it is."""
+"""The pages on theorems, claims, lines and certificates say what is there, and how long it is."""
 
 import json
 import re
@@ -21,14 +21,15 @@ HEADLINES = re.findall(
 
 
 def _named(page: str) -> set[tuple[str, str]]:
-    names = set(NAMED.findall((ROOT / "docs/explanation" / page).read_text()))
+    names = set(NAMED.findall((ROOT / page).read_text()))
     return {(theory, name) for theory, name in names if name != "v"}
 
 
 def test_every_headline_is_explained_and_the_other_way_round() -> None:
     assert len(HEADLINES) > 40
-    assert _named("theorems.md") == set(HEADLINES)
-    assert _named("trust.md") <= set(HEADLINES)
+    assert _named("proofs/theorems.md") == set(HEADLINES)
+    assert _named("proofs/claims.md") <= set(HEADLINES)
+    assert _named("docs/explanation/trust.md") <= set(HEADLINES)
 
 
 @pytest.mark.parametrize(("theory", "name"), HEADLINES, ids=".".join)
@@ -51,15 +52,15 @@ def test_nothing_is_assumed(path: Path) -> None:
 
 def test_trusted_lines_are_those_stated() -> None:
     """``python -m proofs.trusted_lines --write`` makes them so."""
-    text = (ROOT / "docs/explanation/trust.md").read_text()
+    text = trusted_lines.PAGE.read_text()
     rows = re.findall(r"^\| (\d+) \| ([a-z][^|]+) \|", text, re.MULTILINE)
     assert {name: int(lines) for lines, name in rows} == counts()
     assert trusted_lines.rendered(text) == text
     assert trusted_lines.rendered(text.replace("| 30 |", "| 31 |")) == text
 
-    in_drawing = re.search(r"(\d+) lines of Python", text)
-    assert in_drawing is not None
-    assert int(in_drawing[1]) == counts()["verify, collectives"]
+    picture = trusted_lines.PICTURE.read_text()
+    assert f"{counts()['verify, collectives']} lines of Python" in picture
+    assert trusted_lines.drawn(picture) == picture
 
 
 def _uncounted(theories: set[str], modules: set[str]) -> set[str]:

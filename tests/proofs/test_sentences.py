@@ -92,7 +92,7 @@ def test_stale_words_and_unknown_rows_are_found() -> None:
 
 def test_wrapping_a_page_anew_changes_nothing() -> None:
     text = STRAGGLER.read_text()
-    paragraph = next(part for part in text.split("\n\n") if "waiting phase is not" in part)
+    paragraph = next(part for part in text.split("\n\n") if "reaches the bound" in part)
     rewrapped = re.sub(r"\s+", "\n", paragraph)
     assert sentences.claiming(text.replace(paragraph, rewrapped)) == sentences.claiming(text)
 

@@ -96,7 +96,7 @@ def test_parity_agrees_with_a_search_through_all_states(n: int, late: int, k: in
 
 
 def test_no_paper_bound_is_above_what_is_reached_or_certified() -> None:
-    page = Path("docs/explanation/late-together.md").read_text()
+    page = Path("bench/tables/late-together.md").read_text()
     raised = set()
     for line in page.splitlines():
         if not re.match(r"\| \d", line):

@@ -19,7 +19,7 @@ gets stuck at the same events, and these contain a cycle or a wait for what nobo
 (proofs/coq/ThreadBlocksRuns.v; for cycles proofs/coq/Asynchronous.v).
 
 Splitting finer can only add waits: if a program is free of deadlock with at most m chunks a
-message, it is so with any larger m (docs/explanation/msccl.md).
+message, it is so with any larger m (proofs/paper/thread-blocks.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of loss.md are what ``verify --loss`` finds; pages' commands work as printed."""
+"""The tables of loss.md (bench) are what ``verify --loss`` finds; commands work as printed."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from verify.loss.examine import examine
 from verify.loss.report import LossKind
 
 ROOT = Path(__file__).parents[3]
-TEXT = (ROOT / "docs/explanation/loss.md").read_text()
+TEXT = (ROOT / "bench/tables/loss.md").read_text()
 
 
 def _schedules(n: int, groups: int) -> dict[str, Schedule]:
@@ -72,7 +72,7 @@ def test_tables(monkeypatch) -> None:
     monkeypatch.setattr("verify.loss.examine.MOST_LISTED", 0)
     for rows in _tables():
         table = "\n".join(rows)
-        assert table in TEXT, f"docs/explanation/loss.md should have\n{table}"
+        assert table in TEXT, f"bench/tables/loss.md should have\n{table}"
 
 
 @pytest.mark.parametrize(("page", "written"), [("loss", "ring.svg"), ("transpose", "small.json")])
