@@ -18,9 +18,9 @@ from runtime.telemetry.page.model import model
 from runtime.telemetry.page.read import read_trace
 from runtime.telemetry.records import NATIVE, Rank, Record, Round, Stage
 from runtime.telemetry.summary import summarize
-from verify.cli import run
 from verify.errors import ArgumentError, FormatError
 from verify.report.trace_events import document
+from verify.running import run
 from verify.viewer.part import parse_part
 
 WAY = "one late, k = 4"
