@@ -24,8 +24,13 @@ from runtime.telemetry.records import RANK, Rank
 from runtime.telemetry.summary import Summary, summarize
 from verify.errors import ArgumentError, RankFailure
 
-REQUIREMENT = "must be exactly one with a mode, or by OptiReduce; those by a schedule are not seen"
-REMEDY = "Attach with mode=..., or name one: watch(attachment.reducer), watch(attachment.engine)"
+REQUIREMENT = "is one at a time, with a mode or by OptiReduce"
+REMEDY = "Name one: watch(attachment.reducer), watch(group.reducer), watch(attachment.engine)"
+NOTHING = (
+    "watch: there is nothing to watch, so the block runs without: what runs by a schedule file is "
+    "not seen (attach with mode=...), and a process group is there from its first all-reduce on "
+    "(or name it: watch(dist.group.WORLD.reducer))"
+)
 logger = logging.getLogger("latecomer")
 _watches = itertools.count()  # all ranks count alike
 
@@ -38,14 +43,23 @@ class Watch:
         self._recorder = of
         self._rounds = rounds
         self._wait_s = wait_s
+        self._is_over = False
 
     def __enter__(self) -> Watch:
         self._number = next(_watches)
-        self._chosen().begin(self._rounds)
+        self._recorder = self._recorder or _only_one()
+        if self._recorder is None:
+            # To observe is no reason to end a training that would go well without.
+            logger.warning(NOTHING)
+        else:
+            self._recorder.begin(self._rounds)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        recorder = self._chosen()
+        recorder = self._recorder
+        if recorder is None:
+            self._is_over = error is None
+            return
         remembered = recorder.end()
         if error is not None:
             return  # the others may not come: no waiting for them
@@ -58,12 +72,14 @@ class Watch:
             logger.warning("rank %d: receives nothing from the others: %s", group.rank, failure)
         received[group.rank] = own_text
         self.ranks = tuple(RANK.decode(text) for text in received.values())
+        self._is_over = True
 
     def summary(self) -> Summary:
         """The tables; ArgumentError before the block is over, or when an exception has left it."""
-        if not self.ranks:
+        if not self._is_over:
             raise ArgumentError("watch", "not over", "has a summary after its block")
-        return summarize(self.ranks, self._chosen().group.world_size)
+        world_size = 0 if self._recorder is None else self._recorder.group.world_size
+        return summarize(self.ranks, world_size)
 
     def write_prometheus(self, path: str | os.PathLike[str]) -> None:
         """Write the summary as a Prometheus text file."""
@@ -73,12 +89,12 @@ class Watch:
         """Write a trace for Perfetto or chrome://tracing; ``operations`` count from the block's."""
         export.write_trace(self.ranks, path, operations)
 
-    def _chosen(self) -> Recorder:
-        if self._recorder is None:
-            if len(LIVE) != 1:
-                raise ArgumentError("models and groups to watch", len(LIVE), REQUIREMENT, REMEDY)
-            self._recorder = LIVE[0]
-        return self._recorder
+
+def _only_one() -> Recorder | None:
+    """What there is to watch, if there is something; ArgumentError if it is not clear what."""
+    if len(LIVE) > 1:
+        raise ArgumentError("models and groups to watch", len(LIVE), REQUIREMENT, REMEDY)
+    return LIVE[0] if LIVE else None
 
 
 def watch(of: Watchable | None = None, *, rounds: range = range(0), wait_s: float = 30.0) -> Watch:
@@ -91,7 +107,8 @@ def watch(of: Watchable | None = None, *, rounds: range = range(0), wait_s: floa
         wait_s: how long to wait at the end for what the other ranks have to tell.
 
     Raises:
-        ArgumentError: there is not exactly one to watch.
+        ArgumentError: there are several to watch, and none is named. Where there is none, as under
+            a schedule file, a warning in the log says so, and the summary is empty.
 
     Examples:
         On every rank of ``torchrun``, here with two of them:

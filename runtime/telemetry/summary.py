@@ -126,6 +126,9 @@ class Summary:
     losses: Losses = field(default_factory=Losses)
 
     def __str__(self) -> str:
+        if not self.lines and not self.missing:
+            return "nothing was watched"
+
         titles = ("wait", "last", "late p50", "late p99", "wasted")
         rows = ["rank {:>10} {:>6} {:>10} {:>10} {:>10}".format(*titles)]
         rows += map(str, self.lines)
