@@ -19,7 +19,7 @@ from runtime.network.protocol import ProtocolRunner
 from runtime.network.store_exchange import StoreExchange
 from runtime.optireduce.loss import LossStats, StepRecord
 from runtime.optireduce.udp.reassembly import End, StageReceiver
-from runtime.telemetry.recorder import Recorder
+from runtime.telemetry.recorder import Event, Feed, Recorder
 from runtime.telemetry.records import Rank, Stage, Step
 from runtime.work import AllReduceWork
 from verify.errors import LatecomerError
@@ -89,6 +89,17 @@ class EngineRecorder(Recorder):
             steps=tuple(_step(step, offset_s) for step in steps),
         )
 
+    def news(self, feed: Feed) -> tuple[list[Event], list[Step]]:
+        """As for all recorders, with the steps that are over."""
+        events, _ = super().news(feed)
+        offset_s = self.alignment().offset_s
+        steps = []
+        for step in list(self._losses.steps):
+            if step.step > feed.last_step and step.ended_s >= self._began_s:
+                steps.append(_step(step, offset_s))
+                feed.last_step = step.step
+        return events, steps
+
     def reliable(self, work: AllReduceWork) -> AllReduceWork:
         """The operation that was just submitted runs over TCP."""
         number = self.count() - 1
@@ -111,7 +122,9 @@ class EngineRecorder(Recorder):
         offset_s = self.alignment().offset_s
         for which, (stage, end) in enumerate(zip(stages, ends, strict=True), start=1):
             times = stage.began_s + offset_s, stage.ended_s + offset_s
-            self._stages.append(Stage(number, which, *times, end.value, stage.due, stage.lost))
+            told = Stage(number, which, *times, end.value, stage.due, stage.lost)
+            self._stages.append(told)
+            self._tell(told)
 
 
 def _step(step: StepRecord, offset_s: float) -> Step:
