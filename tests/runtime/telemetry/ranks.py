@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
+from unittest import mock
 
 import torch
 from torch._C._distributed_c10d import HashStore
 
+import runtime
 from runtime.network.clock import Alignment
 from runtime.network.store_exchange import StoreExchange
+from runtime.telemetry import session
 from runtime.telemetry.recorder import Recorder
 from runtime.work import AllReduceWork
 
@@ -36,3 +40,20 @@ def lines_of(directory, rank):
     """All lines of a rank's files, in order."""
     paths = sorted(directory.glob(f"rank{rank}-*.jsonl"))
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+def watch_two_ranks(directory, operations=4, ranks=(0, 1)):
+    """Watches of ranks of one group, rank 1 late by 2 s; not over."""
+    store = HashStore()
+    made = [MadeUpRank(rank, 2, store) for rank in ranks]
+    watches = [runtime.watch(rank, directory=directory) for rank in made]
+    with mock.patch.object(session, "_watches", itertools.repeat(0)):  # each of its own process
+        for watched in watches:
+            watched.__enter__()
+    for _ in range(operations):
+        for rank in made:
+            rank.reduce(after_s=2.0 * rank.source.group.rank)
+    for watched in watches:
+        watched.__exit__(ValueError, ValueError("enough"), None)
+    for rank in made:
+        rank.source.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import itertools
 import json
 import os
 import signal
@@ -12,18 +11,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from unittest import mock
 
 import pytest
-from torch._C._distributed_c10d import HashStore
 
 import runtime
-from runtime.telemetry import session, writer
+from runtime.telemetry import writer
 from runtime.telemetry.follower import Follower
 from runtime.telemetry.live import Periodic
 from runtime.telemetry.origin import job_name, local_rank, new_watch
 from runtime.telemetry.writer import RankFiles
-from tests.runtime.telemetry.ranks import MadeUpRank, lines_of
+from tests.runtime.telemetry.ranks import MadeUpRank, lines_of, watch_two_ranks
 from verify.errors import ArgumentError, FormatError
 
 ROOT = Path(__file__).parents[3]
@@ -219,25 +216,8 @@ def lines_of_running(directory):
     return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
 
 
-def _two_ranks(directory, operations=4, ranks=(0, 1)):
-    """Watches of ranks of one group, rank 1 late by 2 s; not over."""
-    store = HashStore()
-    made = [MadeUpRank(rank, 2, store) for rank in ranks]
-    watches = [runtime.watch(rank, directory=directory) for rank in made]
-    with mock.patch.object(session, "_watches", itertools.repeat(0)):  # each of its own process
-        for watched in watches:
-            watched.__enter__()
-    for _ in range(operations):
-        for rank in made:
-            rank.reduce(after_s=2.0 * rank.source.group.rank)
-    for watched in watches:
-        watched.__exit__(ValueError, ValueError("enough"), None)
-    for rank in made:
-        rank.source.close()
-
-
 def test_ranks_are_put_together_and_their_waits_added_up(tmp_path):
-    _two_ranks(tmp_path)
+    watch_two_ranks(tmp_path)
     follower = Follower(tmp_path)
     follower.read()
     origins = [story.origin for story in follower.stories.values()]
@@ -250,7 +230,7 @@ def test_ranks_are_put_together_and_their_waits_added_up(tmp_path):
 
 
 def test_a_follower_reads_each_line_once_and_waits_for_the_rest_of_the_last(tmp_path):
-    _two_ranks(tmp_path)
+    watch_two_ranks(tmp_path)
     path = tmp_path / "rank0-000000.jsonl"
     whole = path.read_bytes()
     lines = whole.splitlines(keepends=True)
@@ -267,7 +247,7 @@ def test_a_follower_reads_each_line_once_and_waits_for_the_rest_of_the_last(tmp_
 
 
 def test_what_is_missing_or_broken_is_left_out(tmp_path):
-    _two_ranks(tmp_path)
+    watch_two_ranks(tmp_path)
     (tmp_path / "rank1-000000.jsonl").unlink()
     (tmp_path / "rank7-000000.jsonl").write_text("")  # has not begun
     (tmp_path / "notes.txt").write_text("not ours")
@@ -305,11 +285,11 @@ def _done(directory):
 
 
 def test_the_newest_watch_is_shown_also_when_it_begins_later(tmp_path):
-    _two_ranks(tmp_path, operations=3)
+    watch_two_ranks(tmp_path, operations=3)
     follower = Follower(tmp_path)
     follower.read()
     first = follower.watch
-    _two_ranks(tmp_path, operations=2)
+    watch_two_ranks(tmp_path, operations=2)
     follower.read()
     assert follower.watch > first
     assert follower.totals.operations == 2
@@ -317,7 +297,7 @@ def test_the_newest_watch_is_shown_also_when_it_begins_later(tmp_path):
 
 
 def test_a_job_that_begins_is_waited_for_until_all_ranks_have_files(tmp_path):
-    _two_ranks(tmp_path, ranks=(0,))
+    watch_two_ranks(tmp_path, ranks=(0,))
     follower = Follower(tmp_path, patience=2)
     for operations in (0, 0, 4):
         follower.read()
@@ -343,7 +323,7 @@ def test_what_names_a_job_and_numbers_a_rank_on_its_host():
 
 
 def test_lines_are_json_that_has_no_nan(tmp_path):
-    _two_ranks(tmp_path)
+    watch_two_ranks(tmp_path)
     for path in tmp_path.iterdir():
         for line in path.read_text().splitlines():
             json.loads(line, parse_constant=pytest.fail)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from runtime.__main__ import app
 from runtime.telemetry.export import trace, write_trace
+from runtime.telemetry.origin import Origin
 from runtime.telemetry.page.command import page_of
 from runtime.telemetry.page.model import model
 from runtime.telemetry.page.read import read_trace
@@ -25,6 +26,20 @@ from verify.viewer.part import parse_part
 
 WAY = "one late, k = 4"
 REASON = '</script><img src=x> rank 2 is "missing"'
+
+
+ORIGIN = Origin(
+    watch="w",
+    rank=2,
+    ranks=4,
+    host="<node7>",
+    process=1,
+    job="night run",
+    version="0.1.0",
+    began="2026-11-25T23:16:33.051+00:00",
+    began_unix_s=1795648593.051,
+    clock_s=5.0,
+)
 
 
 def _ranks(operations=6, size=4, late=2, by_s=0.25):
@@ -49,6 +64,7 @@ def test_a_trace_is_read_back_as_it_was_written(tmp_path):
     ranks = _ranks()
     ranks[1] = replace(ranks[1], stages=(stage,))
     ranks[3] = replace(ranks[3], records=ranks[3].records[:-1])
+    ranks[2] = replace(ranks[2], origin=ORIGIN)
     write_trace(ranks, tmp_path / "trace.json")
     found = read_trace(tmp_path / "trace.json")
     assert [rank.rank for rank in found] == [0, 1, 2, 3]
@@ -60,6 +76,7 @@ def test_a_trace_is_read_back_as_it_was_written(tmp_path):
                 assert getattr(other, name) == pytest.approx(getattr(one, name) - 10, abs=2e-9)
             assert other.uncertainty_s == pytest.approx(one.uncertainty_s)
         assert [(r.phase, r.round) for r in after.rounds] == [("completion", 1)]
+    assert [rank.origin for rank in found] == [None, None, ORIGIN, None]
     (read,) = found[1].stages
     assert (read.operation, read.stage, read.end, read.lost) == (1, 2, "early", 30)
     assert read.ended_s == pytest.approx(1.5)
@@ -91,6 +108,22 @@ def test_the_model_has_every_arrival(arrivals):
         assert operation["arrived"] == pytest.approx([a - min(row) for a in row], abs=1e-6)
         assert operation["done"] == [None] * 3
     json.dumps(made, allow_nan=False)
+
+
+def test_the_page_says_which_job_where_and_when():
+    ranks = _ranks()
+    ranks[1] = replace(ranks[1], origin=ORIGIN)
+    ranks[2] = replace(ranks[2], origin=replace(ORIGIN, host="node8", began_unix_s=1795648600.0))
+    made = model("run", {"a": ranks, "old": _ranks()}, None, reload_s=2.0)
+    first, second = made["about"]
+    assert first == (
+        "a: job night run, 4 ranks on <node7>, node8, watched since 2026-11-25 23:16:33 UTC, "
+        "latecomer 0.1.0"
+    )
+    assert second.startswith("old: date, hosts and job are not in it")
+    assert made["reload"] == 2.0
+    unnamed = [replace(ranks[1], origin=replace(ORIGIN, job=""))]
+    assert "a job without a name, 4 ranks" in model("run", {"a": unnamed}, None)["about"][0]
 
 
 def test_the_rank_that_keeps_others_waiting_is_named_and_long_runs_are_cut():
@@ -133,11 +166,15 @@ def test_the_command_writes_a_page(tmp_path, monkeypatch, capsys):
 
 def test_who_was_late_is_shown_in_a_browser(browser, tmp_path):
     path = tmp_path / "run.html"
-    path.write_text(page_of(model("run", {"a": _ranks()}, None)))
+    ranks = _ranks()
+    ranks[1] = replace(ranks[1], origin=ORIGIN)
+    path.write_text(page_of(model("run", {"a": ranks}, None)))
     seen = set()
     for theme in ("light", "dark"):
         browser.open(path, theme=theme)
         seen.add(browser.run("return getComputedStyle(document.body).backgroundColor"))
+        head = browser.run("return document.querySelector('#head').innerText")
+        assert "job night run, 4 ranks on <node7>, watched since 2026-11-25" in head
         browser.press("\ue011")  # home
         said = browser.run("return document.querySelector('.now').innerText")
         assert "Operation 0: rank 2 came last, by 247 ms" in said
