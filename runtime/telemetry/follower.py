@@ -85,6 +85,9 @@ class Totals:
     operations: int = 0
     ways: Counter[str] = field(default_factory=Counter)
     times_last: Counter[int] = field(default_factory=Counter)
+    wasted_s: dict[int, float] = field(default_factory=dict)
+    """By the last rank, what all others together waited for it alone."""
+
     waited_s: dict[int, dict[int, float]] = field(default_factory=dict)
     """By rank, how long it waited for the last one, by who that was."""
 
@@ -94,7 +97,7 @@ class Totals:
         first_present = records[min(records)]
         self.ways[first_present.description] += 1
 
-        # as in the summary: nobody is called the last within what the clocks are uncertain
+        # As in the summary: nobody is called the last within what the clocks are uncertain.
         by_arrival = sorted(records.values(), key=lambda record: record.arrived_s)
         last = by_arrival[-1]
         for record in by_arrival[:-1]:
@@ -102,7 +105,10 @@ class Totals:
             waited_s[last.rank] = waited_s.get(last.rank, 0.0) + last.arrived_s - record.arrived_s
         if len(by_arrival) > 1:
             before = by_arrival[-2]
-            if last.arrived_s - before.arrived_s > last.uncertainty_s + before.uncertainty_s:
+            alone_s = last.arrived_s - before.arrived_s
+            wasted_s = alone_s * (len(by_arrival) - 1)
+            self.wasted_s[last.rank] = self.wasted_s.get(last.rank, 0.0) + wasted_s
+            if alone_s > last.uncertainty_s + before.uncertainty_s:
                 self.times_last[last.rank] += 1
 
 

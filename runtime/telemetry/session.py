@@ -29,9 +29,10 @@ from runtime.telemetry.live import Journal, Periodic
 from runtime.telemetry.origin import Origin, new_watch, origin
 from runtime.telemetry.recorder import LIVE, Recorder, Watchable
 from runtime.telemetry.records import RANK, Rank
-from runtime.telemetry.served import Address, Tally, address, own_address, serve
+from runtime.telemetry.served import Address, address, own_address, serve_if_possible
 from runtime.telemetry.steps import OnStep, Steps
 from runtime.telemetry.summary import Summary, summarize
+from runtime.telemetry.tally import Tally
 from runtime.telemetry.writer import RankFiles
 from verify.errors import ArgumentError, RankFailure
 
@@ -162,7 +163,7 @@ class Watch:
             if at is not None:
                 tally = Tally(recorder)
                 looks[f"rank {of.rank}: watch: counts for Prometheus"] = tally.look
-                self._stop_serving = serve(tally, at)
+                self._stop_serving = serve_if_possible(tally, at)
 
         if looks:
             self._running.append(Periodic("latecomer-live", looks))

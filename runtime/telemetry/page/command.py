@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,6 +59,10 @@ def watch(
         bool, typer.Option("--follow", help="DIR, with --html: write it again and again.")
     ] = False,
     every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 2.0,
+    prometheus: Annotated[
+        str | None,
+        typer.Option(metavar="[ADDRESS:]PORT", help="DIR: while it follows, serve metrics, too."),
+    ] = None,
 ) -> None:
     """Follow a running job, or look at one that is over: who was late, who waited, and what ran.
 
@@ -69,6 +74,7 @@ def watch(
       python -m runtime watch watched/
       python -m runtime watch --once watched/
       python -m runtime watch --html run.html --follow watched/
+      python -m runtime watch --prometheus 9465 watched/
       python -m runtime watch --html run.html trace.json
       python -m runtime watch --html run.html --operations 10-19 trace.json
     """
@@ -78,10 +84,14 @@ def watch(
     if follow and (html is None or once):
         remedy = "The table follows by itself, without --once"
         raise ArgumentError("--follow", str(paths[0]), "goes with --html", remedy)
+    ends_at_once = once or as_json or (html is not None and not follow)
+    if prometheus is not None and ends_at_once:
+        raise ArgumentError("--prometheus", prometheus, "goes with a job that is followed")
     directories = [path for path in paths if path.is_dir()]
     if not directories:
-        if follow:
-            raise ArgumentError("--follow", str(paths[0]), "goes with a directory")
+        if follow or prometheus is not None:
+            option = "--follow" if follow else "--prometheus"
+            raise ArgumentError(option, str(paths[0]), "goes with a directory")
         _show_traces(paths, html, part, as_json=as_json)
         return
 
@@ -89,12 +99,14 @@ def watch(
         raise ArgumentError("DIR", " ".join(map(str, paths)), "must be one directory")
     if part is not None:
         raise ArgumentError("--operations", part.text, "goes with traces", "Use --last")
-    if html is not None and follow:
-        _follow_page(directories[0], html, last, every)
-    elif html is not None or once or as_json:
+    if ends_at_once:
         _show_once(directories[0], html, last, as_json=as_json)
-    else:
-        _follow_table(directories[0], last, every)
+        return
+    with _served(prometheus) as tell:
+        if html is None:
+            _follow_table(directories[0], last, every, tell)
+        else:
+            _follow_page(directories[0], html, last, every, tell)
 
 
 def _show_traces(paths: list[Path], html: Path | None, part: Part | None, *, as_json: bool) -> None:
@@ -124,19 +136,46 @@ def _show_once(directory: Path, html: Path | None, last: int, *, as_json: bool) 
         Console().print(shown(glance))
 
 
-def _follow_page(directory: Path, html: Path, last: int, every_s: float) -> None:
+Tell = Callable[[Follower], None]
+
+
+@contextlib.contextmanager
+def _served(prometheus: str | None) -> Iterator[Tell]:
+    """Serve what is told, if anywhere; ArgumentError if it can't be served there."""
+    if prometheus is None:
+        yield lambda follower: None
+        return
+
+    from runtime.telemetry.job_metrics import JobMetrics
+    from runtime.telemetry.served import parse_address, serve
+
+    metrics = JobMetrics()
+    try:
+        close = serve(metrics, parse_address(prometheus, "--prometheus"))
+    except OSError as error:
+        problem = f"can't be served at ({error.strerror or error})"
+        raise ArgumentError("--prometheus", prometheus, problem, "Choose another port") from None
+    try:
+        yield metrics.update
+    finally:
+        close()
+
+
+def _follow_page(directory: Path, html: Path, last: int, every_s: float, tell: Tell) -> None:
     follower = Follower(directory, PATIENCE)
     follower.read()
+    tell(follower)
     _write_page(follower, html, last, reload_s=every_s)
     print(f"{html}: written every {every_s:g} s, until Ctrl-C; it loads itself again", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             time.sleep(every_s)
             follower.read()
+            tell(follower)
             _write_page(follower, html, last, reload_s=every_s)
 
 
-def _follow_table(directory: Path, last: int, every_s: float) -> None:
+def _follow_table(directory: Path, last: int, every_s: float, tell: Tell) -> None:
     follower = Follower(directory, PATIENCE)
     with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as terminal:
         while True:
@@ -145,6 +184,7 @@ def _follow_table(directory: Path, last: int, every_s: float) -> None:
             except FormatError as error:  # a job that is about to begin has told nothing yet
                 terminal.update(Text(f"{error}; Ctrl-C ends the wait"), refresh=True)
             else:
+                tell(follower)
                 terminal.update(shown(overview(follower, last, time.time())), refresh=True)
             time.sleep(every_s)
 

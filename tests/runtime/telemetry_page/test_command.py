@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from runtime.__main__ import app
 from runtime.telemetry.export import trace
 from runtime.telemetry.page import command
+from tests.runtime.spawning import python
 from tests.runtime.telemetry.ranks import watch_two_ranks
 from tests.runtime.telemetry_page.test_page import _ranks
 from verify.report.trace_events import document
@@ -103,6 +107,8 @@ def test_traces_are_shown_without_a_page_too(watch, tmp_path):
         (["--json", "--html", "run.html"], "--json = 'run.html': goes without --html"),
         (["--operations", "0-1"], "--operations = '0-1': goes with traces. Use --last"),
         (["{directory}"], "must be one directory"),
+        (["--once", "--prometheus", "9465"], "goes with a job that is followed"),
+        (["--prometheus", "everywhere"], "--prometheus = 'everywhere': must be [address:]port"),
     ],
 )
 def test_what_does_not_go_together_is_refused(watch, directory, arguments, problem):
@@ -139,6 +145,43 @@ def test_the_table_follows_a_job_that_begins_until_control_c(watch, tmp_path, mo
     assert code == 0
     assert looks == [7.0] * 3
     assert "4 operations ran: native" in said
+
+
+def test_who_waited_for_whom_is_served_while_it_follows(watch, directory, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    found = {}
+
+    def sleep(seconds):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60.0) as answer:
+            text = answer.read().decode()
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                found[sample.name, *sample.labels.values()] = sample.value
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.time, "sleep", sleep)
+    assert watch("--prometheus", port, directory)[0] == 0
+    assert found["latecomer_waited_seconds_total", "1", "0"] == pytest.approx(8.0, abs=1.0)
+    assert found["latecomer_wasted_seconds_total", "1"] == pytest.approx(8.0, abs=1.0)
+    assert found["latecomer_arrived_last_total", "1"] == 4
+    assert found["latecomer_arrived_last_total", "0"] == 0
+    assert found["latecomer_operations_total", "native"] == 4
+    assert 4 in [value for key, value in found.items() if key[0] == "latecomer_rank_entered_total"]
+    with socket.create_server(("127.0.0.1", port)):
+        pass  # it is free again
+
+
+def test_a_port_that_is_taken_is_refused_and_all_that_without_torch(directory):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        arguments = ["-m", "runtime", "watch", "--prometheus", f"127.0.0.1:{taken}", directory]
+        result = python("-X", "importtime", *arguments, cwd=ROOT)
+    assert result.returncode == 2
+    assert "can't be served at (Address already in use). Choose another port" in result.stderr
+    loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    assert "prometheus_client" in loaded
+    assert "torch" not in loaded
 
 
 def test_a_page_is_written_again_and_again_and_loads_itself(directory, tmp_path):
