@@ -43,6 +43,7 @@ NOTHING = (
     "not seen (attach with mode=...), and a process group is there from its first all-reduce on "
     "(or name it: watch(dist.group.WORLD.reducer))"
 )
+DIRECTORY = "LATECOMER_WATCH"
 FILE_BYTES = 16 * 2**20
 FEWEST_BYTES = 4096  # of a file: its first line, and some more
 FILES = 8
@@ -213,7 +214,8 @@ def watch(
             of the block (OptiReduce: the stages are always recorded).
         wait_s: how long to wait at the end for what the other ranks have to tell.
         directory: where each rank appends what happens, twice a second, to files of its own; for
-            ``python -m runtime watch``. It is made if need be.
+            ``python -m runtime watch``. It is made if need be. Default: as LATECOMER_WATCH says, or
+            nowhere.
         file_bytes: size of a file, at most; then comes the next.
         files: so many a rank keeps, those of earlier watches among them; the oldest goes first.
         prometheus_port: serve this rank's counts there, over HTTP; 0: any port, which the log says.
@@ -252,8 +254,9 @@ def watch(
         raise ArgumentError(
             "files", files, "must be at least 2, the one that is written among them"
         )
+    place = directory or os.environ.get(DIRECTORY, "")
     outlets = Outlets(
-        directory=None if directory is None else Path(directory),
+        directory=Path(place) if place else None,
         file_bytes=file_bytes,
         files=files,
         prometheus=address(prometheus_port, prometheus_address),

@@ -70,6 +70,15 @@ def test_what_happens_is_written_while_it_happens(rank, tmp_path, monkeypatch):
     assert follower.totals.ways == {"native": 1, "one late, late: 3": 1}
 
 
+def test_the_environment_says_where_unless_the_program_does(rank, tmp_path, monkeypatch):
+    monkeypatch.setenv("LATECOMER_WATCH", str(tmp_path / "environment"))
+    for directory in (None, tmp_path / "program"):
+        with runtime.watch(rank, directory=directory):
+            rank.reduce()
+        assert lines_of(directory or tmp_path / "environment", 0)[-1]["state"]["done"] == 1
+    assert len(list((tmp_path / "environment").iterdir())) == 1
+
+
 def test_an_exception_that_leaves_the_block_is_told(rank, tmp_path):
     with pytest.raises(KeyError), runtime.watch(directory=tmp_path):
         raise KeyError("loss is NaN")
