@@ -20,7 +20,7 @@ NAME = re.compile(r"rank(\d{1,9})-(\d{6,12})\.jsonl", re.ASCII)
 
 
 class State(msgspec.Struct, frozen=True):
-    """Where a rank stands, twice a second: a rank that hangs has entered less than the others."""
+    """Where a rank stands, now and then: a rank that hangs has entered less than the others."""
 
     unix_s: float  # by the clock of its host
     clock_s: float  # on the clock of all other times
@@ -28,7 +28,7 @@ class State(msgspec.Struct, frozen=True):
     entered: int  # operations since the watch began
     done: int  # of which it has the result
     messages: int  # sent for control since then
-    unwritten: int  # lines that got lost, since they could not be written
+    unwritten: int  # lines that got lost, at most: they could not be written
     over: bool = False  # the watch has ended, so nothing comes after this line
     error: str = ""  # by this exception
 

@@ -14,6 +14,7 @@ What goes wrong here is told once, in the log ``latecomer``, and ends nothing.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from runtime.telemetry.records import Record, Round, Stage, Step
 from runtime.telemetry.writer import RankFiles
 
 PERIOD_S = 0.5  # between two looks: what a killed job has not told is younger than about a second
+STATE_S = 2.0  # between two lines on where the rank stands, also while nothing happens
 CLOSE_S = 5.0  # how long the end of the watch waits for the last look
 
 logger = logging.getLogger("latecomer")
@@ -92,6 +94,7 @@ class Journal:
         self._feed = recorder.feed()
         self._done = 0
         self._unwritten = 0
+        self._next_state_s = -math.inf
         self.error = ""  # the exception that has left the block, in words
 
     def look(self, is_last: bool) -> None:
@@ -99,9 +102,15 @@ class Journal:
         events, steps = self._recorder.news(self._feed)
         self._done += sum(isinstance(event, Record) for event in events)
         lines = [_encoded(event) for event in (*events, *steps)]
-        lines.append(encode(Line(state=self._state(is_over=is_last))))
+        now_s = time.monotonic()
+        if is_last or now_s >= self._next_state_s:
+            self._next_state_s = now_s + STATE_S
+            lines.append(encode(Line(state=self._state(is_over=is_last))))
+        if not (lines or is_last):
+            return
+
         try:
-            self._files.write(b"".join(lines))
+            self._files.write(lines)
         except OSError:
             self._unwritten += len(events) + len(steps)
             raise

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Iterable
 from pathlib import Path
 
 from runtime.telemetry.files import FileName, files_in
+
+BATCH_BYTES = 2**18  # handed to the kernel at once
 
 
 class RankFiles:
@@ -41,14 +44,15 @@ class RankFiles:
         self._is_torn = False  # the last write has failed, perhaps in the middle of a line
         self._written_bytes = 0  # of this file
 
-    def write(self, lines: bytes) -> None:
-        """Append whole lines; OSError if they can't be written, all or in part."""
-        if self._stream is None or self._written_bytes + len(lines) > self._file_bytes:
-            self._begin_file()
-        if not self._has_head:
-            self._append(self._head)
-            self._has_head = True
-        self._append(lines)
+    def write(self, lines: Iterable[bytes]) -> None:
+        """Append whole lines, with their ends; OSError if they can't be, all or in part."""
+        batch = bytearray()
+        for line in lines:
+            if len(batch) + len(line) > min(BATCH_BYTES, self._room_bytes()):
+                self._write_batch(batch)
+                batch = bytearray()
+            batch += line
+        self._write_batch(batch)
 
     def close(self) -> None:
         """Nothing is written any more."""
@@ -57,6 +61,20 @@ class RankFiles:
                 self._stream.close()
             self._stream = None
 
+    def _write_batch(self, lines: bytearray) -> None:
+        if not lines:
+            return
+        if self._stream is None or len(lines) > self._room_bytes():
+            self._begin_file()
+        if not self._has_head:
+            self._append(self._head)
+            self._has_head = True
+        self._append(lines)
+
+    def _room_bytes(self) -> int:
+        """For lines, in this file, or in the first one as long as there is none."""
+        return self._file_bytes - max(self._written_bytes, len(self._head))
+
     def _begin_file(self) -> None:
         if self._stream is not None and self._written_bytes == 0:
             return  # a full disk gets no further empty files
@@ -64,10 +82,13 @@ class RankFiles:
         self._directory.mkdir(parents=True, exist_ok=True)
         own = [name for name in files_in(self._directory) if name.rank == self._rank]
         number = own[-1].number + 1 if own else 0
-        name = FileName(self._rank, number)
-
-        # "x": should another job write the same rank's files here, neither writes into the other's
-        self._stream = io.FileIO(name.within(self._directory), "xb")
+        while True:
+            name = FileName(self._rank, number)
+            try:
+                self._stream = io.FileIO(name.within(self._directory), "xb")
+                break
+            except FileExistsError:  # another group has a rank of this number, and was quicker
+                number += 1
         self._has_head = False
         self._is_torn = False
         self._written_bytes = 0
@@ -77,7 +98,7 @@ class RankFiles:
             with contextlib.suppress(FileNotFoundError):
                 old.within(self._directory).unlink()
 
-    def _append(self, lines: bytes) -> None:
+    def _append(self, lines: bytes | bytearray) -> None:
         assert self._stream is not None
         rest = memoryview(b"\n" + lines if self._is_torn else lines)
         self._is_torn = True

@@ -98,16 +98,18 @@ def test_arguments_out_of_their_range_are_refused(argument, value):
 
 def test_files_are_bounded_and_each_says_whose_it_is(tmp_path):
     head = b'{"origin": 0}\n'
-    for _ in range(2):
-        files = RankFiles(tmp_path, 3, head, file_bytes=100, files=3)
-        for number in range(50):
-            files.write(b'{"number": %d}\n' % number)
+    for most in (50, 3):
+        files = RankFiles(tmp_path, 3, head, file_bytes=100, files=most)
+        for number in range(0, 50, 10):  # in some files there is room for a part of them
+            files.write([b'{"number": %d}\n' % each for each in range(number, number + 10)])
         files.close()
+        sizes = [path.stat().st_size for path in tmp_path.iterdir()]
+        assert max(sizes) <= 100
+        assert len(sizes) == min(most, 10)
     (tmp_path / "rank33-000000.jsonl").write_text("of another rank\n")
     left = sorted(tmp_path.glob("rank3-*.jsonl"))
     assert len(left) == 3
     for path in left:
-        assert path.stat().st_size <= 100
         assert path.read_bytes().startswith(head)
     numbers = [line["number"] for line in lines_of(tmp_path, 3) if "number" in line]
     assert numbers == [*range(50 - len(numbers), 50)]
@@ -134,13 +136,13 @@ def test_a_full_disk_tears_a_line_and_no_more(tmp_path, monkeypatch):
     _Disk.room = 0
     for _ in range(2):
         with pytest.raises(OSError, match="No space left"):
-            files.write(b'{"number": 0}\n')
+            files.write([b'{"number": 0}\n'])
     assert len(list(tmp_path.iterdir())) == 1  # no empty file for each attempt
     _Disk.room = len(head) + 20
     with pytest.raises(OSError, match="No space left"):
-        files.write(b'{"number": 1}\n{"number": 2}\n')
+        files.write([b'{"number": 1}\n', b'{"number": 2}\n'])
     _Disk.room = 10_000
-    files.write(b'{"number": 3}\n')
+    files.write([b'{"number": 3}\n'])
     files.close()
     (path,) = tmp_path.iterdir()
     *whole, torn, last = [line for line in path.read_bytes().split(b"\n") if line]
@@ -216,7 +218,7 @@ def test_a_killed_job_leaves_its_story(tmp_path):
     assert follower.unreadable == 0
     state = follower.stories[0].state
     assert not state.over
-    assert state.done == len(rank.records)
+    assert 0 <= state.done <= len(rank.records)
 
 
 def lines_of_running(directory):
@@ -270,14 +272,21 @@ def test_what_is_missing_or_broken_is_left_out(tmp_path):
     assert follower.totals.operations == 4
 
 
+def test_ranks_of_the_same_number_write_to_files_of_their_own(tmp_path, monkeypatch):
+    """Two groups may have one each, and begin at the same moment."""
+    monkeypatch.setattr(writer, "files_in", lambda directory: [])
+    both = [RankFiles(tmp_path, 0, b"%d\n" % group, 4096, 8) for group in range(2)]
+    for files in both:
+        files.write([b"x\n"])
+        files.close()
+    assert [path.read_bytes() for path in sorted(tmp_path.iterdir())] == [b"0\nx\n", b"1\nx\n"]
+
+
 def test_files_that_follow_each_other_are_one_story_without_what_was_removed(tmp_path):
     rank = MadeUpRank()
     with runtime.watch(rank, directory=tmp_path, file_bytes=4096, files=2):
-        for _ in range(8):
-            for _ in range(10):
-                rank.reduce()
-            told = rank.entered
-            _until(lambda told=told: _done(tmp_path) >= told)
+        for _ in range(80):
+            rank.reduce()
     rank.source.close()
     assert len(list(tmp_path.iterdir())) == 2
     follower = Follower(tmp_path)
@@ -285,12 +294,6 @@ def test_files_that_follow_each_other_are_one_story_without_what_was_removed(tmp
     operations = [record.operation for record in follower.last_ranks(1000)[0].records]
     assert operations == [*range(operations[0], 80)]
     assert operations[0] > 0
-
-
-def _done(directory):
-    """Operations that the files say are done."""
-    states = [line["state"] for line in lines_of(directory, 0) if "state" in line]
-    return states[-1]["done"] if states else 0
 
 
 def test_the_newest_watch_is_shown_also_when_it_begins_later(tmp_path):
