@@ -1,19 +1,25 @@
-"""The command ``python -m runtime``."""
+"""The command ``python -m runtime``.
+
+What takes torch is imported by the command that needs it: ``watch`` follows a job from a machine
+that may have better things to do than to load a training framework.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from runtime.pipeline.command import pipeline
+from runtime.pipeline_command import pipeline
 from runtime.telemetry.page.command import watch
-from verify.cli import run
-from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
+from verify.running import run
+
+if TYPE_CHECKING:
+    from verify.core.schedule import Schedule
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 

@@ -122,7 +122,10 @@ class Attachment:
 
     def submit(self, bucket: GradBucket) -> AllReduceWork:
         """Start the average of a bucket (the hook calls it)."""
-        return self.engine.submit(bucket.buffer(), average=True)
+        work = self.engine.submit(bucket.buffer(), average=True)
+        if isinstance(self.engine, AllReduceDispatcher):
+            self.engine.source.bucket_submitted(is_last=bucket.is_last())
+        return work
 
     def close(self) -> None:
         """Release threads and connections; call it before ``destroy_process_group``.

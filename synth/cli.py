@@ -19,7 +19,7 @@ from synth.commands.standard import direct, doubling, rhd, ring, tree
 from synth.commands.straggler import straggler
 from synth.commands.table import table
 from synth.commands.transpose import transpose
-from verify.cli import run
+from verify.running import run
 
 app = typer.Typer(
     add_completion=False,

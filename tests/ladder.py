@@ -44,7 +44,7 @@ DOORS_TO_SYNTH = {
     "runtime.executor.closed_form": "a mode makes this rank's part of the closed form itself",
     "runtime.optireduce.engine": "OptiReduce's transpose for this number of ranks",
     "runtime.pipeline.agent": "adaptation plans again when a link has changed",
-    "runtime.pipeline.command": "the demo plans the schedule that it runs",
+    "runtime.pipeline_command": "the demo plans the schedule that it runs",
     "runtime.policy.candidates": "a mode's candidates, and what they cost",
     "runtime.selftest": "the self-test runs schedules of all kinds",
 }
@@ -52,6 +52,7 @@ DOORS_TO_SYNTH = {
 
 RUNGS_OF_RUNTIME = (
     ("__init__", "__main__"),
+    ("pipeline_command",),
     ("selftest",),
     ("backend", "ddp", "pipeline"),
     ("config",),

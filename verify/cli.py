@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import traceback
@@ -14,13 +13,11 @@ import typer
 from verify import families
 from verify.additions import Output, output_of
 from verify.core.verdict import Verdict
-from verify.errors import FormatError, InputError, LatecomerError, SearchTimeout
+from verify.errors import FormatError
 from verify.options import Options
 from verify.output import EXACT_JSON, print_now
+from verify.running import EXIT, MALFORMED, run
 
-EXIT = {Verdict.PROVED: 0, Verdict.REFUTED: 1, Verdict.UNKNOWN: 3}
-# As Typer's own for options that it cannot read: input to be mended, no verdict.
-MALFORMED = 2
 WORST_FIRST = (MALFORMED, EXIT[Verdict.REFUTED], EXIT[Verdict.UNKNOWN], EXIT[Verdict.PROVED])
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
@@ -198,19 +195,3 @@ def main() -> None:
     except Exception:
         traceback.print_exc()
         sys.exit(EXIT[Verdict.UNKNOWN])
-
-
-def run(application: typer.Typer) -> None:
-    """Run a command line; errors are one line on stderr, no traceback.
-
-    Exit code 2 for what the user can fix in the command or its files, 1 for other failures.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # odd file names can be printed
-    try:
-        application()
-    except LatecomerError as error:
-        print(f"error: {error}", file=sys.stderr)
-        codes = {InputError: MALFORMED, SearchTimeout: EXIT[Verdict.UNKNOWN]}
-        sys.exit(next((code for kind, code in codes.items() if isinstance(error, kind)), 1))

@@ -71,6 +71,10 @@ class StoreExchange:
         """As :meth:`gather`; a RankFailure names absent ranks (``of``: which must be there)."""
         return self._require(self.gather(key, value), range(self.world_size) if of is None else of)
 
+    def first(self, key: str, value: str) -> str:
+        """What the rank that came first has set under ``key`` so; nobody waits for another."""
+        return self._within(lambda: self.store.compare_set(key, "", value).decode())
+
     def _present(self, keys: Mapping[int, str]) -> dict[int, str]:
         store = self.store
         return {rank: store.get(key).decode() for rank, key in keys.items() if store.check([key])}

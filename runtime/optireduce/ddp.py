@@ -53,7 +53,9 @@ class Attachment:
 
     def submit(self, bucket: GradBucket) -> AllReduceWork:
         """Start the average of a bucket (the hook calls it)."""
-        return self.engine.submit(bucket.buffer(), average=True, last=bucket.is_last())
+        work = self.engine.submit(bucket.buffer(), average=True, last=bucket.is_last())
+        self.engine.source.bucket_submitted(is_last=bucket.is_last())
+        return work
 
     def resync(self) -> float:
         """Average the parameters now; the drift before. Collective, between two steps."""

@@ -19,7 +19,7 @@ from runtime.network.protocol import ProtocolRunner
 from runtime.network.store_exchange import StoreExchange
 from runtime.optireduce.loss import LossStats, StepRecord
 from runtime.optireduce.udp.reassembly import End, StageReceiver
-from runtime.telemetry.recorder import OperationRecorder
+from runtime.telemetry.recorder import Event, Feed, OperationRecorder
 from runtime.telemetry.records import Rank, Stage, UbtStep
 from runtime.work import AllReduceWork
 from verify.errors import LatecomerError
@@ -89,6 +89,17 @@ class EngineRecorder(OperationRecorder):
             steps=tuple(_step(step, offset_s) for step in steps),
         )
 
+    def news(self, feed: Feed) -> tuple[list[Event], list[UbtStep]]:
+        """As for all recorders, with the steps that are over."""
+        events, _ = super().news(feed)
+        offset_s = self.alignment().offset_s
+        steps = []
+        for step in list(self._losses.steps):
+            if step.step > feed.last_step and step.ended_s >= self._began_s:
+                steps.append(_step(step, offset_s))
+                feed.last_step = step.step
+        return events, steps
+
     def reliable(self, work: AllReduceWork) -> AllReduceWork:
         """The operation that was just submitted runs over TCP."""
         number = self.count() - 1
@@ -110,17 +121,17 @@ class EngineRecorder(OperationRecorder):
         self.record(work, number, "TAR over UBT", reason, done_s=done_s)
         offset_s = self.alignment().offset_s
         for which, (stage, end) in enumerate(zip(stages, ends, strict=True), start=1):
-            self._stages.append(
-                Stage(
-                    operation=number,
-                    stage=which,
-                    began_s=stage.began_s + offset_s,
-                    ended_s=stage.ended_s + offset_s,
-                    end=end.value,
-                    due=stage.due,
-                    lost=stage.lost,
-                )
+            ended_stage = Stage(
+                operation=number,
+                stage=which,
+                began_s=stage.began_s + offset_s,
+                ended_s=stage.ended_s + offset_s,
+                end=end.value,
+                due=stage.due,
+                lost=stage.lost,
             )
+            self._stages.append(ended_stage)
+            self._tell(ended_stage)
 
 
 def _step(step: StepRecord, offset_s: float) -> UbtStep:

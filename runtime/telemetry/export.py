@@ -15,10 +15,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from prometheus_client import write_to_textfile
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from runtime.telemetry.origin import ORIGIN
 from runtime.telemetry.records import Rank, Record, Round, Stage
 from runtime.telemetry.summary import Summary
 from verify.report import trace_events
@@ -109,6 +111,9 @@ def _of_rank(rank: Rank, operations: range | None) -> Iterator[Event]:
         return operations is None or event.operation in operations
 
     yield trace_events.name(rank.rank, f"rank {rank.rank}")
+    if rank.origin is not None:
+        details = msgspec.to_builtins(rank.origin)
+        yield {"ph": "M", "name": ORIGIN, "pid": rank.rank, "args": details}
 
     for record in filter(is_chosen, rank.records):
         yield from _of_record(record)

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from runtime.network.clock import Alignment
 from runtime.network.store_exchange import StoreExchange
-from runtime.telemetry.records import Rank, Record, Round, Stage
+from runtime.telemetry.records import Rank, Record, Round, Stage, UbtStep
 from runtime.work import AllReduceWork, Observer
 
-Kind = TypeVar("Kind", Record, Round, Stage)
+Event = Record | Round | Stage
+Kind = TypeVar("Kind", bound=Event)
 KEPT = 100_000  # operations of which a record is kept
 LIVE: list[OperationRecorder] = []  # those that are not closed
 
@@ -36,6 +37,32 @@ class Decisions(Protocol):
         """How this rank's clock relates to the reference's now."""
 
 
+class Feed:
+    """What one recorder remembers from now on, for who looks in every now and then.
+
+    A thread that moves data only appends here: it never waits for who reads, and where nobody does
+    the oldest gets lost.
+    """
+
+    def __init__(self) -> None:
+        self.last_step = -1  # over UBT: that has been taken
+        self.lost = 0  # about: it is counted without a lock
+        self._events: deque[Event] = deque(maxlen=KEPT)
+
+    def append(self, event: Event) -> None:
+        """It has happened; on any thread, and quick."""
+        if len(self._events) == KEPT:
+            self.lost += 1
+        self._events.append(event)
+
+    def take(self) -> list[Event]:
+        """What has happened since the last call."""
+        events = []
+        while self._events:
+            events.append(self._events.popleft())
+        return events
+
+
 class OperationRecorder:
     """Remembers one rank's last operations; ``count`` of those so far: all ranks count alike."""
 
@@ -47,6 +74,10 @@ class OperationRecorder:
         self.count = count
         self.records: deque[Record] = deque(maxlen=KEPT)
         self._first = 0
+        self._feeds: tuple[Feed, ...] = ()
+        self.knows_steps = False  # somebody says where steps end
+        self.step_ends: deque[int] = deque(maxlen=KEPT)  # operations before each, from the first on
+        self._program_says = False  # the program itself says so, which counts more than the hook
         LIVE.append(self)
 
     def close(self) -> None:
@@ -80,16 +111,61 @@ class OperationRecorder:
             by=work.by,
         )
         self.records.append(record)
+        self._tell(record)
 
     def begin(self, rounds: range) -> None:
         """Remember from now on; of ``rounds``, counted from here, also the rounds."""
         self._first = self.count()
+        self._program_says = False
+        self.step_ends.clear()
 
     def end(self) -> Rank:
         """What was remembered since then, operations counted from there."""
         records = sorted(self._since(self.records), key=lambda record: record.operation)
         dropped = self.count() - self._first - len(records)
         return Rank(self.group.rank, tuple(records), dropped=dropped)
+
+    @property
+    def entered(self) -> int:
+        """Operations since the beginning."""
+        return self.count() - self._first
+
+    @property
+    def messages(self) -> int:
+        """Sent for control since the beginning."""
+        return 0
+
+    def bucket_submitted(self, *, is_last: bool) -> None:
+        """DDP has handed a bucket of gradients over; ``is_last``: of its backward pass."""
+        self.knows_steps = True
+        if is_last and not self._program_says:
+            self.step_ends.append(self.entered)
+
+    def step_over(self) -> None:
+        """The program says that a step has all its operations; DDP's passes count no more."""
+        if not self._program_says:
+            self.step_ends.clear()
+        self._program_says = True
+        self.knows_steps = True
+        self.step_ends.append(self.entered)
+
+    def feed(self) -> Feed:
+        """A feed of what is remembered from now on, until :meth:`unfeed`."""
+        feed = Feed()
+        self._feeds = (*self._feeds, feed)
+        return feed
+
+    def unfeed(self, feed: Feed) -> None:
+        """Nobody reads it any more."""
+        self._feeds = tuple(each for each in self._feeds if each is not feed)
+
+    def news(self, feed: Feed) -> tuple[list[Event], list[UbtStep]]:
+        """What is new in a feed, operations counted from the beginning; and steps over UBT."""
+        return list(self._since(feed.take())), []
+
+    def _tell(self, event: Event) -> None:
+        for feed in self._feeds:
+            feed.append(event)
 
     def _since(self, remembered: Iterable[Kind]) -> Iterator[Kind]:
         """What is of operations since the beginning, counted from there."""
@@ -103,6 +179,7 @@ class Rounds(Observer):
 
     def __init__(self) -> None:
         self.watched = range(0)
+        self.tell: Callable[[Round], None] | None = None
         self.ended: list[Round] = []
         self._begun: dict[tuple[int, str, int], float] = {}
 
@@ -115,7 +192,10 @@ class Rounds(Observer):
         """Remember a watched round."""
         began_s = self._begun.pop((operation, phase, round), None)
         if began_s is not None:
-            self.ended.append(Round(operation, phase, round, began_s, time.monotonic()))
+            ended = Round(operation, phase, round, began_s, time.monotonic())
+            self.ended.append(ended)
+            if self.tell is not None:
+                self.tell(ended)
 
 
 class DispatcherRecorder(OperationRecorder):
@@ -132,6 +212,7 @@ class DispatcherRecorder(OperationRecorder):
         self._rounds = rounds
         self._sent_before = 0
         super().__init__(group, decisions.alignment, count)
+        rounds.tell = self._tell_round
 
     def begin(self, rounds: range) -> None:
         """As for all recorders, with the rounds of ``rounds``."""
@@ -146,9 +227,20 @@ class DispatcherRecorder(OperationRecorder):
         self._rounds.watched = range(0)
         remembered = super().end()
         offset_s = self.alignment().offset_s
-        rounds = []
-        for ended in self._since(self._rounds.ended):  # by this rank's own clock
-            began_s = ended.began_s + offset_s
-            rounds.append(replace(ended, began_s=began_s, ended_s=ended.ended_s + offset_s))
-        messages = self._decisions.sent - self._sent_before
-        return replace(remembered, rounds=tuple(rounds), messages=messages)
+        rounds = [_shifted(ended, offset_s) for ended in self._since(self._rounds.ended)]
+        return replace(remembered, rounds=tuple(rounds), messages=self.messages)
+
+    @property
+    def messages(self) -> int:
+        """As for all recorders: about operations and epochs."""
+        return self._decisions.sent - self._sent_before
+
+    def _tell_round(self, ended: Round) -> None:
+        if self._feeds:
+            self._tell(_shifted(ended, self.alignment().offset_s))
+
+
+def _shifted(ended: Round, offset_s: float) -> Round:
+    """A round by the rank's own clock, on the reference clock."""
+    began_s = ended.began_s + offset_s
+    return replace(ended, began_s=began_s, ended_s=ended.ended_s + offset_s)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from runtime.telemetry.origin import Origin
+
 NATIVE = "native"
 
 
@@ -80,6 +82,7 @@ class Rank(msgspec.Struct, frozen=True):
     steps: tuple[UbtStep, ...] = ()
     messages: int = 0  # that it has sent for control meanwhile
     dropped: int = 0  # records that did not fit and are missing
+    origin: Origin | None = None  # who, when and where; unknown in traces of earlier versions
 
 
 RANK = msgspec.json.Decoder(Rank)  # with the module: see verify.core.format

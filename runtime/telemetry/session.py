@@ -7,6 +7,9 @@
 All ranks enter and leave the block. At its end they send each other, through the store, what they
 remember of the operations meanwhile; nothing is sent for it before, but for pings that align the
 clocks. Every rank gets the whole.
+
+While the block runs, each rank by itself can write what happens to files, count it for Prometheus,
+and tell it to a callback (:mod:`runtime.telemetry.live`).
 """
 
 from __future__ import annotations
@@ -14,41 +17,97 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 
 from runtime.telemetry import export
+from runtime.telemetry.files import Line, encode
+from runtime.telemetry.live import Journal, Periodic
+from runtime.telemetry.origin import Origin, new_watch, origin
 from runtime.telemetry.recorder import LIVE, OperationRecorder, Watchable
 from runtime.telemetry.records import RANK, Rank
+from runtime.telemetry.served import Address, address, own_address, serve_if_possible
+from runtime.telemetry.steps import OnStep, Steps
 from runtime.telemetry.summary import Summary, summarize
+from runtime.telemetry.tally import Tally
+from runtime.telemetry.writer import RankFiles
 from verify.errors import ArgumentError, RankFailure
 
-REQUIREMENT = "must be exactly one with a mode, or by OptiReduce; those by a schedule are not seen"
-REMEDY = "Attach with mode=..., or name one: watch(attachment.reducer), watch(attachment.engine)"
+REQUIREMENT = "is one at a time, with a mode or by OptiReduce"
+REMEDY = "Name one: watch(attachment.reducer), watch(group.reducer), watch(attachment.engine)"
+NOTHING = (
+    "watch: there is nothing to watch, so the block runs without: what runs by a schedule file is "
+    "not seen (attach with mode=...), and a process group is there from its first all-reduce on "
+    "(or name it: watch(dist.group.WORLD.reducer))"
+)
+DIRECTORY = "LATECOMER_WATCH"
+FILE_BYTES = 16 * 2**20
+FEWEST_BYTES = 4096  # of a file: its first line, and some more
+FILES = 8
 logger = logging.getLogger("latecomer")
 _watches = itertools.count()  # all ranks count alike
+
+
+@dataclass(frozen=True)
+class Outlets:
+    """What is told while a watch goes on, and where; see :func:`watch`."""
+
+    directory: Path | None = None
+    file_bytes: int = FILE_BYTES
+    files: int = FILES
+    prometheus: Address | None = None
+    prometheus_ranks: Collection[int] | None = None
+    on_step: OnStep | None = None
 
 
 class Watch:
     """A stretch of a job under watch; ``ranks`` is what each remembers, after the block."""
 
-    def __init__(self, of: OperationRecorder | None, rounds: range, wait_s: float) -> None:
+    def __init__(
+        self,
+        of: OperationRecorder | None,
+        rounds: range,
+        wait_s: float,
+        outlets: Outlets = Outlets(),
+    ) -> None:
         self.ranks: tuple[Rank, ...] = ()
         self._recorder = of
         self._rounds = rounds
         self._wait_s = wait_s
+        self._outlets = outlets
+        self._is_over = False
+        self._origin: Origin | None = None
+        self._journal: Journal | None = None
+        self._running: list[Periodic] = []
+        self._stop_serving: Callable[[], None] | None = None
 
     def __enter__(self) -> Watch:
         self._number = next(_watches)
-        self._chosen().begin(self._rounds)
+        self._recorder = self._recorder or _only_one()
+        if self._recorder is None:
+            # To observe is no reason to end a training that would go well without.
+            logger.warning(NOTHING)
+            return self
+
+        self._recorder.begin(self._rounds)
+        self._origin = self._own_origin(self._recorder)
+        self._begin_telling(self._recorder, self._origin)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        recorder = self._chosen()
-        remembered = recorder.end()
+        recorder = self._recorder
+        if recorder is None:
+            self._is_over = error is None
+            return
+
+        remembered = msgspec.structs.replace(recorder.end(), origin=self._origin)
+        self._end_telling(error)
         if error is not None:
             return  # the others may not come: no waiting for them
+
         own_text = msgspec.json.encode(remembered).decode()
         received: dict[int, str] = {}
         group = replace(recorder.group, timeout_s=self._wait_s)
@@ -58,12 +117,22 @@ class Watch:
             logger.warning("rank %d: receives nothing from the others: %s", group.rank, failure)
         received[group.rank] = own_text
         self.ranks = tuple(RANK.decode(text) for text in received.values())
+        self._is_over = True
+
+    def step(self) -> None:
+        """Say that a step has all its operations, for ``on_step``; any rank may, rank 0 counts.
+
+        Under ``ddp.attach`` there is no need to: a step ends with the backward pass.
+        """
+        if self._recorder is not None:
+            self._recorder.step_over()
 
     def summary(self) -> Summary:
         """The tables; ArgumentError before the block is over, or when an exception has left it."""
-        if not self.ranks:
+        if not self._is_over:
             raise ArgumentError("watch", "not over", "has a summary after its block")
-        return summarize(self.ranks, self._chosen().group.world_size)
+        world_size = 0 if self._recorder is None else self._recorder.group.world_size
+        return summarize(self.ranks, world_size)
 
     def write_prometheus(self, path: str | os.PathLike[str]) -> None:
         """Write the summary as a Prometheus text file."""
@@ -73,25 +142,98 @@ class Watch:
         """Write a trace for Perfetto or chrome://tracing; ``operations`` count from the block's."""
         export.write_trace(self.ranks, path, operations)
 
-    def _chosen(self) -> OperationRecorder:
-        if self._recorder is None:
-            if len(LIVE) != 1:
-                raise ArgumentError("models and groups to watch", len(LIVE), REQUIREMENT, REMEDY)
-            self._recorder = LIVE[0]
-        return self._recorder
+    def _own_origin(self, recorder: OperationRecorder) -> Origin:
+        """Where this rank is; with files, under a name of the watch that all ranks agree on."""
+        group = recorder.group
+        name = new_watch()
+        if self._outlets.directory is not None:
+            try:
+                name = group.first(f"watch/{self._number}/name", name)
+            except RankFailure as failure:  # its files tell their story, though apart
+                logger.warning("rank %d: watch: %s", group.rank, failure)
+        offset_s = recorder.alignment().offset_s
+        return origin(name, group.rank, group.world_size, offset_s)
+
+    def _begin_telling(self, recorder: OperationRecorder, of: Origin) -> None:
+        outlets = self._outlets
+        looks: dict[str, Callable[[bool], None]] = {}
+        if outlets.directory is not None:
+            head = encode(Line(origin=of))
+            files = RankFiles(outlets.directory, of.rank, head, outlets.file_bytes, outlets.files)
+            self._journal = Journal(recorder, of, files)
+            looks[f"rank {of.rank}: watch: files in {outlets.directory}"] = self._journal.look
+
+        if outlets.prometheus is not None:
+            at = own_address(of.rank, outlets.prometheus, outlets.prometheus_ranks)
+            if at is not None:
+                tally = Tally(recorder)
+                looks[f"rank {of.rank}: watch: counts for Prometheus"] = tally.look
+                self._stop_serving = serve_if_possible(tally, at)
+
+        if looks:
+            self._running.append(Periodic("latecomer-live", looks))
+        if outlets.on_step is not None and of.rank == 0:
+            steps = Steps(recorder, outlets.on_step)
+            self._running.append(Periodic("latecomer-on-step", {"watch: on_step": steps.look}))
+        for periodic in self._running:
+            periodic.start()
+
+    def _end_telling(self, error: BaseException | None) -> None:
+        if self._journal is not None and error is not None:
+            self._journal.error = f"{type(error).__name__}: {error}"
+        for periodic in self._running:
+            periodic.close()
+        if self._stop_serving is not None:
+            self._stop_serving()
 
 
-def watch(of: Watchable | None = None, *, rounds: range = range(0), wait_s: float = 30.0) -> Watch:
+def _only_one() -> OperationRecorder | None:
+    """What there is to watch, if there is something; ArgumentError if it is not clear what."""
+    if len(LIVE) > 1:
+        raise ArgumentError("models and groups to watch", len(LIVE), REQUIREMENT, REMEDY)
+    return LIVE[0] if LIVE else None
+
+
+def watch(
+    of: Watchable | None = None,
+    *,
+    rounds: range = range(0),
+    wait_s: float = 30.0,
+    directory: str | os.PathLike[str] | None = None,
+    file_bytes: int = FILE_BYTES,
+    files: int = FILES,
+    prometheus_port: int | None = None,
+    prometheus_address: str | None = None,
+    prometheus_ranks: Collection[int] | None = None,
+    on_step: OnStep | None = None,
+) -> Watch:
     """Watch the all-reduces of a model or group in a mode or by OptiReduce. Collective.
+
+    What goes wrong with files, Prometheus or the callback during the block is told once, in the log
+    ``latecomer``; training goes on.
 
     Args:
         of: ``attachment.reducer``, ``group.reducer``, by OptiReduce ``.engine``; default: the one.
         rounds: operations of which the rounds are recorded for traces, counted from the beginning
             of the block (OptiReduce: the stages are always recorded).
         wait_s: how long to wait at the end for what the other ranks have to tell.
+        directory: where each rank appends what happens, twice a second, to files of its own; for
+            ``python -m runtime watch``. It is made if need be. Default: as LATECOMER_WATCH says, or
+            nowhere.
+        file_bytes: size of a file, at most; then comes the next.
+        files: so many a rank keeps, those of earlier watches among them; the oldest goes first.
+        prometheus_port: serve this rank's counts there, over HTTP; 0: any port, which the log says.
+            Default: as LATECOMER_PROMETHEUS says ([address:]port), or nowhere.
+        prometheus_address: the address to serve at; default: 127.0.0.1, for this host alone.
+        prometheus_ranks: who serves, rank r at the port plus its LOCAL_RANK; default: the first
+            rank of each host.
+        on_step: called on rank 0 with a dict of numbers for each step (docs/reference/watch.md
+            says which), on a thread of its own, up to a second after the step.
 
     Raises:
-        ArgumentError: there is not exactly one to watch.
+        ArgumentError: there are several to watch, and none is named; or an argument that is out of
+            its range. Where there is nothing to watch, as under a schedule file, a warning in the
+            log says so, and the summary is empty.
 
     Examples:
         On every rank of ``torchrun``, here with two of them:
@@ -110,4 +252,19 @@ def watch(of: Watchable | None = None, *, rounds: range = range(0), wait_s: floa
         >>> attachment.close()
         >>> dist.destroy_process_group()
     """
-    return Watch(None if of is None else of.source, rounds, wait_s)
+    if file_bytes < FEWEST_BYTES:
+        raise ArgumentError("file_bytes", file_bytes, f"must be at least {FEWEST_BYTES}")
+    if files < 2:
+        raise ArgumentError(
+            "files", files, "must be at least 2, the one that is written among them"
+        )
+    place = directory or os.environ.get(DIRECTORY, "")
+    outlets = Outlets(
+        directory=Path(place) if place else None,
+        file_bytes=file_bytes,
+        files=files,
+        prometheus=address(prometheus_port, prometheus_address),
+        prometheus_ranks=prometheus_ranks,
+        on_step=on_step,
+    )
+    return Watch(None if of is None else of.source, rounds, wait_s, outlets)

@@ -129,6 +129,9 @@ class Summary:
     losses: Losses = field(default_factory=Losses)
 
     def __str__(self) -> str:
+        if not self.lines and not self.missing:
+            return "nothing was watched"
+
         head = f"rank {'wait':>10} {'last':>6} {'late p50':>10} {'late p99':>10} {'wasted':>10}"
         rows = [head]
         rows += map(str, self.lines)

@@ -73,7 +73,7 @@ def test_right_commands_pass(line):
         ("synth ring", "--n"),
         ("verify", "SCHEDULE"),
         ("verify a.json --smt", "--smt"),
-        ("python -m runtime watch trace.json", "--html"),
+        ("python -m runtime watch --last many watched", "--last"),
         ("python -m bench.delay", "bench.delay"),
         ("python -m bench.delays --plots x", "--plots"),
         ("python examples/none.py", "examples/none.py"),

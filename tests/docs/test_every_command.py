@@ -36,13 +36,16 @@ NOT_RUN = {
     r"--nnodes": "needs several machines",
     r"^python -m bench\.lab": "needs root; tests/bench/test_lab_live.py runs the lab where it can",
     r"--kernel coq|coqc": "needs Coq; tests/proofs runs both",
+    r"runtime watch (.*--follow|--prometheus|watched/$)": (
+        "goes on until Ctrl-C; tests/runtime/telemetry_page/test_command.py runs it"
+    ),
     r"&& cvc5": "cvc5's program; tests/verify/test_symbolic.py asks it by its library",
 }
 PREPARED = (
     "synth generate --n 8",
     "synth pipeline --stages 4 --microbatches 8 -o pipeline.json --csv pytorch_schedule.csv",
     "synth export schedule.json --to msccl-xml -o algorithm.xml",
-    "torchrun --standalone --nproc-per-node 4 examples/train_auto.py",
+    "LATECOMER_WATCH=watched torchrun --standalone --nproc-per-node 4 examples/train_auto.py",
 )
 """They make the files that examples of the commands' help take as given."""
 

@@ -94,6 +94,41 @@ def test_exported_names():
     assert all(hasattr(runtime, name) for name in runtime.__all__)
 
 
+LEAN = """
+import sys
+sys.orig_argv = {arguments}
+import runtime
+assert ("torch" in sys.modules) is not {is_command}, "torch"
+from runtime import ddp, watch
+assert callable(ddp.attach) and callable(watch)
+assert all(hasattr(runtime, name) for name in runtime.__all__)
+assert not hasattr(runtime, "nothing")
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_command"),
+    [
+        (["python", "-X", "importtime", "-u", "-m", "runtime", "watch"], True),
+        (["python", "-m", "pytest", "-m", "runtime"], False),
+        (["python", "train.py", "-m", "runtime"], False),
+        (["python", "-c", "import runtime", "-m", "runtime"], False),
+    ],
+)
+def test_all_of_it_comes_with_the_import_but_in_a_command(arguments, is_command):
+    """A program that trains has the backend from then on; in a command each name comes if asked."""
+    result = python("-c", LEAN.format(arguments=arguments, is_command=is_command))
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_command_that_watches_loads_no_torch():
+    result = python("-X", "importtime", "-m", "runtime", "watch", "--help")
+    assert result.returncode == 0, result.stderr
+    loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    assert "runtime.telemetry.page.command" in loaded
+    assert not {"torch", "synth", "prometheus_client", "runtime.ddp", "verify.families"} & loaded
+
+
 def test_an_import_brings_no_solver_and_pipelining_comes_with_its_first_use():
     result = python("-c", IMPORT)
     assert result.returncode == 0, result.stderr

@@ -14,6 +14,13 @@ class ArrivalsView extends Operations {
   build() {
     buildHead();
     document.querySelector("#head .badge")?.remove();
+    for (const line of model.about) {
+      document.getElementById("head").append(el("p", { class: "about" }, line));
+    }
+    if (model.reload) {
+      // the page's hash keeps the operation that is looked at
+      setTimeout(() => location.reload(), model.reload * 1000);
+    }
     const overview = panel(
       "Operations by ranks",
       "outlined: taken to be late, so the others began without it",

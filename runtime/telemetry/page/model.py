@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from runtime.telemetry.records import NATIVE, Rank, Record
@@ -19,17 +20,25 @@ from verify.viewer.part import Part
 MOST_ARRIVALS = 200_000
 """Operations times ranks of one page."""
 
+HOSTS_NAMED = 8
+
 MOST_SPANS = 40_000
 """Rounds and stages of one page."""
 
 
-def model(title: str, blocks: Mapping[str, Sequence[Rank]], part: Part | None) -> dict[str, Any]:
+def model(
+    title: str,
+    blocks: Mapping[str, Sequence[Rank]],
+    part: Part | None,
+    reload_s: float | None = None,
+) -> dict[str, Any]:
     """What the page shows.
 
     Args:
         title: of the page.
         blocks: what ranks remember of each stretch that was watched, by the name of its trace.
         part: the operations to show, counted over all blocks; None: as many as a page can.
+        reload_s: how often the page loads itself again, in seconds; None: never.
 
     Raises:
         ArgumentError: no such operations, or more than a page can show.
@@ -75,9 +84,29 @@ def model(title: str, blocks: Mapping[str, Sequence[Rank]], part: Part | None) -
         "native": NATIVE,
         "first": low,
         "blocks": list(blocks),
+        "about": [about(name, block) for name, block in blocks.items()],
+        "reload": reload_s,
         "tables": [_table(summary) for summary in summaries],
         "operations": shown,
     }
+
+
+def about(name: str, block: Sequence[Rank]) -> str:
+    """Which job a block is of, on which hosts, when and by which version, in a line."""
+    origins = [rank.origin for rank in block if rank.origin is not None]
+    if not origins:
+        return f"{name}: date, hosts and job are not in it, as in traces of earlier versions"
+    hosts = list(dict.fromkeys(origin.host for origin in origins))
+    on = ", ".join(hosts[:HOSTS_NAMED])
+    if len(hosts) > HOSTS_NAMED:
+        on = f"{on} and {len(hosts) - HOSTS_NAMED} more hosts"
+    first = min(origins, key=lambda origin: origin.began_unix_s)
+    job = f"job {first.job}" if first.job else "a job without a name"
+    began = datetime.fromtimestamp(first.began_unix_s, UTC)
+    return (
+        f"{name}: {job}, {first.ranks} ranks on {on}, watched since "
+        f"{began:%Y-%m-%d %H:%M:%S} UTC, latecomer {first.version}"
+    )
 
 
 Span = list[object]

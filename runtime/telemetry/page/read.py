@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from runtime.telemetry.origin import ORIGIN, Origin
 from runtime.telemetry.records import Rank, Record, Round, Stage
 from verify.errors import FormatError
 
@@ -76,12 +77,15 @@ def _ranks(trace: _Trace, name: str) -> list[Rank]:
     arrivals: list[tuple[int, _Event]] = []  # with their operations
     rounds: dict[int, list[Round]] = defaultdict(list)
     stages: dict[int, list[Stage]] = defaultdict(list)
+    origins: dict[int, Origin] = {}
 
     for event in trace.traceEvents:
         key = (event.pid, event.cat, event.name, event.id)
         time_s = event.ts / 1e6
         if event.ph == "i" and (match := _ARRIVAL.fullmatch(event.name)):
             arrivals.append((int(match[1]), event))
+        elif event.ph == "M" and event.name == ORIGIN:
+            origins[event.pid] = msgspec.json.decode(event.args, type=Origin)
         elif event.ph == "b":
             begun_s[key] = time_s
             if match := _STAGE.fullmatch(event.name):
@@ -107,7 +111,15 @@ def _ranks(trace: _Trace, name: str) -> list[Rank]:
     for rank in sorted(records):
         by_operation = sorted(records[rank], key=lambda record: record.operation)
         ended_stages = [_with_end(stage, rank, ended_s) for stage in stages[rank]]
-        ranks.append(Rank(rank, tuple(by_operation), tuple(rounds[rank]), tuple(ended_stages)))
+        ranks.append(
+            Rank(
+                rank=rank,
+                records=tuple(by_operation),
+                rounds=tuple(rounds[rank]),
+                stages=tuple(ended_stages),
+                origin=origins.get(rank),
+            )
+        )
     return ranks
 
 

@@ -231,5 +231,3 @@ def test_what_makes_no_sense_is_refused():
         runtime.configure("schedule.json", threshold_s=1.0)
     with pytest.raises(ArgumentError, match="is no profile"):
         runtime.configure(mode="auto", profile="/nowhere")
-    with pytest.raises(ArgumentError, match="with a mode"), runtime.watch():
-        pass

@@ -13,18 +13,33 @@ from msgspec.structs import replace
 
 from runtime.__main__ import app
 from runtime.telemetry.export import trace, write_trace
+from runtime.telemetry.origin import Origin
 from runtime.telemetry.page.command import page_of
 from runtime.telemetry.page.model import model
 from runtime.telemetry.page.read import read_trace
 from runtime.telemetry.records import NATIVE, Rank, Record, Round, Stage
 from runtime.telemetry.summary import summarize
-from verify.cli import run
 from verify.errors import ArgumentError, FormatError
 from verify.report.trace_events import document
+from verify.running import run
 from verify.viewer.part import parse_part
 
 WAY = "one late, k = 4"
 REASON = '</script><img src=x> rank 2 is "missing"'
+
+
+ORIGIN = Origin(
+    watch="w",
+    rank=2,
+    ranks=4,
+    host="<node7>",
+    process=1,
+    job="night run",
+    version="0.1.0",
+    began="2026-11-25T23:16:33.051+00:00",
+    began_unix_s=1795648593.051,
+    clock_s=5.0,
+)
 
 
 def _ranks(operations=6, size=4, late=2, by_s=0.25):
@@ -61,6 +76,7 @@ def test_a_trace_is_read_back_as_it_was_written(tmp_path):
     stage = Stage(operation=1, stage=2, began_s=11.25, ended_s=11.5, end="early", due=100, lost=30)
     written = _ranks()
     written[1] = replace(written[1], stages=(stage,))
+    written[2] = replace(written[2], origin=ORIGIN)
     written[3] = replace(written[3], records=written[3].records[:-1])
 
     write_trace(written, tmp_path / "trace.json")
@@ -71,6 +87,7 @@ def test_a_trace_is_read_back_as_it_was_written(tmp_path):
         for before, after in zip(written_rank.records, read_rank.records, strict=True):
             _same_record(before, after)
         assert [(r.phase, r.round) for r in read_rank.rounds] == [("completion", 1)]
+    assert [rank.origin for rank in read] == [None, None, ORIGIN, None]
     (read_stage,) = read[1].stages
     assert read_stage.operation == 1
     assert read_stage.stage == 2
@@ -130,6 +147,22 @@ def test_the_model_has_every_arrival(arrivals):
     json.dumps(page_model, allow_nan=False)
 
 
+def test_the_page_says_which_job_where_and_when():
+    ranks = _ranks()
+    ranks[1] = replace(ranks[1], origin=ORIGIN)
+    ranks[2] = replace(ranks[2], origin=replace(ORIGIN, host="node8", began_unix_s=1795648600.0))
+    made = model("run", {"a": ranks, "old": _ranks()}, None, reload_s=2.0)
+    first, second = made["about"]
+    assert first == (
+        "a: job night run, 4 ranks on <node7>, node8, watched since 2026-11-25 23:16:33 UTC, "
+        "latecomer 0.1.0"
+    )
+    assert second.startswith("old: date, hosts and job are not in it")
+    assert made["reload"] == 2.0
+    unnamed = [replace(ranks[1], origin=replace(ORIGIN, job=""))]
+    assert "a job without a name, 4 ranks" in model("run", {"a": unnamed}, None)["about"][0]
+
+
 def test_the_rank_that_keeps_others_waiting_is_named_and_long_runs_are_cut():
     page_model = model("run", {"a": _ranks(), "b": _ranks(3)}, None)
     assert page_model["headline"].startswith("9 operations of 4 ranks: rank 2 kept the others")
@@ -174,7 +207,9 @@ def test_the_command_writes_a_page(tmp_path, monkeypatch, capsys):
 
 def test_who_was_late_is_shown_in_a_browser(browser, tmp_path):
     path = tmp_path / "run.html"
-    path.write_text(page_of(model("run", {"a": _ranks()}, None)))
+    ranks = _ranks()
+    ranks[1] = replace(ranks[1], origin=ORIGIN)
+    path.write_text(page_of(model("run", {"a": ranks}, None)))
 
     def text_of(selector):
         return browser.run(f"return document.querySelector('{selector}').innerText")
@@ -183,7 +218,7 @@ def test_who_was_late_is_shown_in_a_browser(browser, tmp_path):
     for theme in ("light", "dark"):
         browser.open(path, theme=theme)
         backgrounds.add(browser.run("return getComputedStyle(document.body).backgroundColor"))
-
+        assert "job night run, 4 ranks on <node7>, watched since 2026-11-25" in text_of("#head")
         browser.press("\ue011")  # home
         assert "Operation 0: rank 2 came last, by 247 ms" in text_of(".now")
         assert f"ran {WAY}, late: 2; {REASON}" in text_of(".now")
