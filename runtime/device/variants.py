@@ -69,7 +69,8 @@ class Kernel:
         """Compile and load for sums and averages of ``dtypes``; launches without a piece."""
         with torch.cuda.device(self._device) if self._has_clock else contextlib.nullcontext():
             for dtype in dtypes:
-                for average in (False, True) if dtype.is_floating_point else (False,):
+                averages = (False, True) if dtype.is_floating_point else (False,)
+                for average in averages:
                     empty = torch.zeros(ALIGNMENT, dtype=dtype, device=self._device)
                     for _ in range(CALIBRATIONS):  # the first one compiles
                         self._calibrate(empty, Launch(loaded, average, 0, 0, -1))

@@ -226,11 +226,12 @@ class DeviceEngine:
 
 def _exchange(group: PeerGroup, work: AllReduceWork, ends: list[TransferEnd]) -> None:
     """Move the chunks of a round, and sum what came."""
-    moving = [
-        (end, chunk, torch.empty_like(chunk) if end.scratch else chunk)
-        for end in ends
-        if (chunk := work.chunk(end.chunk)).numel()
-    ]
+    moving: list[tuple[TransferEnd, torch.Tensor, torch.Tensor]] = []
+    for end in ends:
+        chunk = work.chunk(end.chunk)
+        if chunk.numel():
+            data = torch.empty_like(chunk) if end.scratch else chunk
+            moving.append((end, chunk, data))
     if not moving:
         return
     group.transfer((end.send, data, end.peer) for end, _, data in moving)

@@ -108,7 +108,9 @@ class UdpSocket:
             taken, batches = self._reader.read()
             self._held.extend(batches)
         self._drained = 0 < taken < MESSAGES  # then the next call needs not ask the kernel
-        return self._held.popleft() if self._held else NOTHING if taken else None
+        if self._held:
+            return self._held.popleft()
+        return NOTHING if taken else None
 
     def close(self) -> None:
         """Close the socket."""
