@@ -31,11 +31,11 @@ class LoadedProgram:
 
     def __init__(self, program: DeviceProgram, rank: int, device: torch.device) -> None:
         self.program = program
-        own = torch.from_numpy(program.rows[rank])
-        self.receives = torch.nonzero(own[:, 0] != Action.PUT).flatten()
-        self.slots = own[self.receives, 3]
-        self.peers = own[self.receives, 1]
-        self.rows = own.to(device)
+        rows = torch.from_numpy(program.rows[rank])
+        self.receives = torch.nonzero(rows[:, 0] != Action.PUT).flatten()
+        self.slots = rows[self.receives, 3]
+        self.peers = rows[self.receives, 1]
+        self.rows = rows.to(device)
 
 
 @dataclass(frozen=True)

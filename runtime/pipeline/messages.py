@@ -105,6 +105,7 @@ def write(
     payload = (_bytes(t) for t in tensors if t is not None and t.numel())
     parts: list[bytes | memoryview] = [PREFIX.pack(MAGIC, len(text)) + text, *payload]
     try:
+        # mostly all of it by one call, so that the interpreter's lock is handed over once
         sent = connection.sendmsg(parts, [], 0 if wait else socket.MSG_DONTWAIT)
     except OSError:
         if wait:

@@ -169,8 +169,10 @@ class DeviceEngine:
             return
         for phase, stream in enumerate(self._streams[: work.program.phases]):
             ends = [end for end in work.program.ends if end.phase == phase]
-            steps = itertools.groupby(ends, lambda end: end.step)
-            yield stream, [self._round(phase, work, step, list(those)) for step, those in steps]
+            rounds = []
+            for step, ends_of_step in itertools.groupby(ends, lambda end: end.step):
+                rounds.append(self._round(phase, work, step, list(ends_of_step)))
+            yield stream, rounds
 
     def _after(
         self,
