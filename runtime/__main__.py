@@ -63,6 +63,7 @@ def selftest(
     say = functools.partial(print, flush=True)
     schedules = None
     subject = "of optireduce"
+    # What commands need is imported where they begin, so that they, and --help, come up at once.
     if device != "cpu" and algorithm == "schedule" and not schedule:
         from runtime.selftest.device.command import on_gpus
 

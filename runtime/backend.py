@@ -169,4 +169,4 @@ def register() -> None:
     allow_monitored_barrier(LatecomerGroup)
 
 
-register()
+register()  # up to torch 2.13 the import of this module is how torch learns of the backend

@@ -92,6 +92,7 @@ def own_capability(device: torch.device, settings: str) -> Capability:
         problem = (
             f"{properties.name} has compute capability {compute_capability}, not {LEAST_CAPABILITY}"
         )
+    # an index means another device where processes have other CUDA_VISIBLE_DEVICES
     names = [
         str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())
     ]

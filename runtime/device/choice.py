@@ -50,13 +50,13 @@ def make_executor(
     streams = device_of(device)
     if streams is None:
         return Executor(schedules, store, rank, size, device=device, **options)
+    # before all else: ranks that go different ways would wait for each other until the time-out
     _require_alike(StoreExchange(store, rank, size, options.get("timeout_s", 300.0)), by)
     reason = ""
     if by != "transfers":
         try:
-            under = PrefixStore("kernels", store)
             with_kernels = KernelsAndTransfers(
-                schedules, under, rank, size, device=streams, **options
+                schedules, PrefixStore("kernels", store), rank, size, device=streams, **options
             )
         except KernelUnavailable as error:
             if by == "kernel":
@@ -64,8 +64,9 @@ def make_executor(
             reason = str(error)
         else:
             return _reported(with_kernels, "all-reduces by a schedule run as one kernel each")
-    under = PrefixStore("transfers", store)
-    executor = Executor(schedules, under, rank, size, device=streams, **options)
+    executor = Executor(
+        schedules, PrefixStore("transfers", store), rank, size, device=streams, **options
+    )
     if not reason:
         return _reported(executor, "all-reduces run as transfers, as asked for")
     assert isinstance(executor.engine, DeviceEngine)

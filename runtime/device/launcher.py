@@ -255,10 +255,10 @@ class KernelEngine:
         begun = marks >> 32 == mark >> 32
         for peer in torch.nonzero(begun & (marks != mark)).flatten().tolist():
             raise Mismatch(flight.work.number, peer)
-        own, began_ns = stamps[self._rank].tolist()
-        if own == mark:
+        own_mark, began_ns = stamps[self._rank].tolist()
+        if own_mark == mark:
             self._enter(flight)
-        return own, began_ns
+        return own_mark, began_ns
 
     def _enter(self, flight: LaunchedOperation) -> None:
         if not flight.begun:

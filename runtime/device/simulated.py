@@ -130,15 +130,16 @@ class SimulatedGraph:
 
     def join(self, stream: SimulatedStream, before: Frontier) -> None:
         """What is launched on ``stream`` from now on comes after ``before``."""
-        own = self.frontiers.setdefault(stream, {stream: 0})
+        frontier = self.frontiers.setdefault(stream, {stream: 0})
         for earlier, count in before.items():
-            own[earlier] = max(count, own.get(earlier, 0))
+            frontier[earlier] = max(count, frontier.get(earlier, 0))
 
     def end(self) -> None:
         """RuntimeError if the origin has not waited for all."""
         joined = self.frontiers[self._origin]
-        if any(own[stream] > joined.get(stream, 0) for stream, own in self.frontiers.items()):
-            raise RuntimeError("the capture ends with work that was not joined")
+        for stream, frontier in self.frontiers.items():
+            if frontier[stream] > joined.get(stream, 0):
+                raise RuntimeError("the capture ends with work that was not joined")
 
     def replay(self) -> None:
         """Do all of it again on the origin, in an order that was allowed."""

@@ -31,11 +31,11 @@ class LoadedProgram:
 
     def __init__(self, program: DeviceProgram, rank: int, device: torch.device) -> None:
         self.program = program
-        own = torch.from_numpy(program.rows[rank])
-        self.receives = torch.nonzero(own[:, 0] != DeviceAction.PUT).flatten()
-        self.slots = own[self.receives, 3]
-        self.peers = own[self.receives, 1]
-        self.rows = own.to(device)
+        rows = torch.from_numpy(program.rows[rank])
+        self.receives = torch.nonzero(rows[:, 0] != DeviceAction.PUT).flatten()
+        self.slots = rows[self.receives, 3]
+        self.peers = rows[self.receives, 1]
+        self.rows = rows.to(device)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Kernel:
         """Compile and load for sums and averages of ``dtypes``; launches without a piece."""
         with torch.cuda.device(self._device) if self._has_clock else contextlib.nullcontext():
             for dtype in dtypes:
-                for average in (False, True) if dtype.is_floating_point else (False,):
+                averages = (False, True) if dtype.is_floating_point else (False,)
+                for average in averages:
                     empty = torch.zeros(ALIGNMENT, dtype=dtype, device=self._device)
                     for _ in range(CALIBRATIONS):  # the first one compiles
                         self._calibrate(empty, Launch(loaded, average, 0, 0, -1))

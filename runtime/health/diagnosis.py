@@ -50,15 +50,19 @@ class RankStatus(msgspec.Struct, frozen=True):
         return not self.broken and not self.closed
 
     def __str__(self) -> str:
-        parts = {
-            f"has entered {self.entered} operation(s)": not self.closed,
-            f"has closed after {self.entered} operation(s)": self.closed,
-            str(self.waiting): self.waiting,
-            f"broke: {self.broken}": self.broken,
-            f"differs from rank {self.differs_from}": self.differs_from is not None,
-            f"does {self.doing}": self.doing,
-        }
-        return ", ".join(part for part, is_there in parts.items() if is_there)
+        if self.closed:
+            parts = [f"has closed after {self.entered} operation(s)"]
+        else:
+            parts = [f"has entered {self.entered} operation(s)"]
+        if self.waiting is not None:
+            parts.append(str(self.waiting))
+        if self.broken:
+            parts.append(f"broke: {self.broken}")
+        if self.differs_from is not None:
+            parts.append(f"differs from rank {self.differs_from}")
+        if self.doing:
+            parts.append(f"does {self.doing}")
+        return ", ".join(parts)
 
 
 def patience_s(statuses: Mapping[int, RankStatus], me: int, limit_s: float) -> float:
@@ -125,7 +129,9 @@ def _chain(statuses: Mapping[int, RankStatus], me: int) -> tuple[list[int], list
     chain = [me]
     while (waiting := statuses[chain[-1]].waiting) and waiting.peer not in chain:
         chain.append(waiting.peer)
-    return chain, chain[chain.index(waiting.peer) :] if waiting else []
+    if waiting is None:
+        return chain, []
+    return chain, chain[chain.index(waiting.peer) :]
 
 
 def _needed(statuses: Mapping[int, RankStatus], chain: list[int]) -> int:

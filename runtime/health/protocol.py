@@ -243,17 +243,20 @@ def shortened(text: str, most: int = MAX_TEXT) -> str:
 def _first_lines(lines: Sequence[str]) -> Iterable[str]:
     """As many lines as fit, and how many more there are."""
     left = MAX_EVIDENCE
-    for at, line in enumerate(lines):
+    for number, line in enumerate(lines):
         short = shortened(line)
         left -= len(short.encode())
-        if left < 0 or at == MAX_LINES:
-            yield f"and {len(lines) - at} line(s) more"
+        if left < 0 or number == MAX_LINES:
+            yield f"and {len(lines) - number} line(s) more"
             return
         yield short
 
 
 def _ranks(bits: bytes) -> Iterator[int]:
-    return (8 * at + bit for at, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1)
+    for position, byte in enumerate(bits):
+        for bit in range(8):
+            if byte >> bit & 1:
+                yield 8 * position + bit
 
 
 _decoder = msgspec.msgpack.Decoder(HealthMessage)  # with the module: see verify.core.format

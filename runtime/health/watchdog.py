@@ -197,14 +197,14 @@ class Watchdog(ProtocolRunner[bytes, str]):
         self._ticks.set(time.monotonic() + tick_s)
 
     def _check(self) -> None:
-        for at, check in enumerate(self._checks):
+        for number, check in enumerate(self._checks):
             now_s = time.monotonic()
-            question = self._questions.get(at)
+            question = self._questions.get(number)
             if question is None:
                 if check.is_due(now_s):
-                    self._questions[at] = self._begin(check.grace_s)
+                    self._questions[number] = self._begin(check.grace_s)
             elif question.is_over:
-                del self._questions[at]
+                del self._questions[number]
                 if trouble := check.judge(question.answers, now_s):
                     self._fail_apart(trouble)
 

@@ -81,8 +81,8 @@ class ControlChannel:
 
     def _meet(self, group: StoreExchange) -> tuple[bytes, dict[int, tuple[str, int]]]:
         host, port, *_ = self._socket.getsockname()
-        own = f"{host} {port} {secrets.token_hex(16)}"  # rank 0's token is that of the group
-        texts = group.all_gather("address", own)
+        own_text = f"{host} {port} {secrets.token_hex(16)}"  # rank 0's token is that of the group
+        texts = group.all_gather("address", own_text)
         peers = {}
         for peer, text in texts.items():
             host, port, _ = text.split(" ")

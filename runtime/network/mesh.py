@@ -136,10 +136,10 @@ class _Handshakes:
         """What the other end sends, and no more than it has to."""
         data = b""
         while len(data) < length:
-            more = await self._loop.sock_recv(connection, length - len(data))
-            if not more:
+            received = await self._loop.sock_recv(connection, length - len(data))
+            if not received:
                 raise ConnectionResetError
-            data += more
+            data += received
         return data
 
     @contextlib.contextmanager

@@ -69,7 +69,8 @@ class StoreExchange:
         self, key: str, value: str = "", *, of: Collection[int] | None = None
     ) -> dict[int, str]:
         """As :meth:`gather`; a RankFailure names absent ranks (``of``: which must be there)."""
-        return self._require(self.gather(key, value), range(self.world_size) if of is None else of)
+        required = range(self.world_size) if of is None else of
+        return self._require(self.gather(key, value), required)
 
     def first(self, key: str, value: str) -> str:
         """What the rank that came first has set under ``key`` so; nobody waits for another."""

@@ -77,10 +77,12 @@ class Attachment:
         after = step - options.warmup_steps
         if not options.resync_steps or after <= 0 or after % options.resync_steps:
             return
+        # Once, however many forward passes there are before a step's gradients; and not in an
+        # evaluation, which a rank may do alone, while this waits for all.
         if step != self._synced and module.training and torch.is_grad_enabled():
             self._synced = step
             logger.info("rank %d: step %d, drift %.2e", self.engine.rank, step, self.resync())
 
     def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
         if self.skip_update:
-            optimizer.zero_grad()
+            optimizer.zero_grad()  # the step that begins now finds nothing to apply

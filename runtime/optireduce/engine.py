@@ -55,8 +55,8 @@ class Session(NamedTuple):
 def meet(group: StoreExchange, address: tuple[str, int], options: Options) -> Session:
     """Exchange addresses. Collective; RankFailure for absent ranks, ArgumentError for options."""
     host, port = address
-    own = f"{options.digest} {host} {port} {secrets.token_hex(8)} {secrets.token_hex(16)}"
-    texts = group.all_gather("meeting", own)
+    own_text = f"{options.digest} {host} {port} {secrets.token_hex(8)} {secrets.token_hex(16)}"
+    texts = group.all_gather("meeting", own_text)
 
     differing = []
     addresses = {}
@@ -294,7 +294,7 @@ class OptiReduceEngine:
     def _suspects(self, limit_s: float) -> Iterator[int]:
         """Ranks that keep an open operation waiting and were not heard of in it so far."""
         buckets = self._loop.protocol.buckets if self._loop is not None else {}
-        for bucket in list(buckets.values()):
+        for bucket in list(buckets.values()):  # copies: the loop's thread changes both meanwhile
             stage = bucket.stages[0]
             if stage.end is None and stage.began_s < time.monotonic() - SUSPECT_S:
                 yield from list(stage.absent)

@@ -37,9 +37,9 @@ def transform(flat: torch.Tensor, seed: int, *, block: int = 4096, inverse: bool
     signs = _signs(seed, min(CHUNK, flat.numel()), flat.device)
     for part in torch.split(flat, CHUNK):
         wide = part.to(torch.promote_types(part.dtype, torch.float32), copy=True)
-        own = signs[: len(wide)].to(wide.dtype)
+        chunk_signs = signs[: len(wide)].to(wide.dtype)
         if not inverse:
-            wide *= own
+            wide *= chunk_signs
         start = 0
         size = block
         while start < len(wide):  # whole blocks, then the rest in powers of two
@@ -50,7 +50,7 @@ def transform(flat: torch.Tensor, seed: int, *, block: int = 4096, inverse: bool
             start = start + count * size
             size = size // 2
         if inverse:
-            wide *= own
+            wide *= chunk_signs
         part.copy_(wide)
 
 

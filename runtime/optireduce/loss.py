@@ -165,5 +165,11 @@ class LossStats:
     def json(self) -> str:
         """Everything, for programs."""
         steps = [{**to_builtins(step, str_keys=True), "loss": step.loss} for step in self.steps]
-        about = {"rank": self.rank, "reliable": self.reliable, "totals": self.totals}
-        return json.dumps({**about, "dropped": dict(self.dropped), "steps": steps})
+        document = {
+            "rank": self.rank,
+            "reliable": self.reliable,
+            "totals": self.totals,
+            "dropped": dict(self.dropped),
+            "steps": steps,
+        }
+        return json.dumps(document)

@@ -75,13 +75,13 @@ class SyncPoint:
     def decide(self, reliable: Reliable, losses: LossStats) -> None:
         """Set the bound and the transform anew. Collective; RankFailure for dead ranks."""
         options = self._options
-        own = list(self._times_s)
-        gathered = reliable.gather([float(len(own)), losses.loss(options.resync_steps)])
+        own_times_s = list(self._times_s)
+        gathered = reliable.gather([float(len(own_times_s)), losses.loss(options.resync_steps)])
         if options.hadamard == "auto":
             self.hadamard = max(loss for _, loss in gathered) >= options.hadamard_above
         fewest = int(min(count for count, _ in gathered))  # all have to bring as many
         if fewest and not options.bound_s:
-            self.bound_s = hard_bound_s(reliable.gather(own[-fewest:]), options)
+            self.bound_s = hard_bound_s(reliable.gather(own_times_s[-fewest:]), options)
 
 
 @dataclass(eq=False)

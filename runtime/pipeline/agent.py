@@ -239,7 +239,8 @@ class AdaptationAgent:
         of_step = self._reports.setdefault(report.step, {})
         of_step[rank] = report
         if len(of_step) == self._ranks.world_size:
-            self._reports = {s: of for s, of in self._reports.items() if s > report.step}
+            newer = [step for step in self._reports if step > report.step]
+            self._reports = {step: self._reports[step] for step in newer}
             self._look(report.step, of_step)
         elif len(self._reports) > KEPT:
             del self._reports[min(self._reports)]

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -46,8 +45,9 @@ class Block(nn.Module):
     def __init__(self, first: bool, last: bool) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, WIDTH) if first else nn.Identity()
-        how: Any = {"dropout": 0.0, "batch_first": True, "norm_first": True}
-        self.block = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, **how)
+        self.block = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
+        )
         self.head = nn.Linear(WIDTH, VOCABULARY) if last else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

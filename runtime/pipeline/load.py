@@ -139,6 +139,7 @@ def senders(plan: PipelineSchedule, rank: int) -> dict[tuple[int, str], int]:
     """(stage, RECV kind) -> the rank from which ``rank`` receives it, and to which it sends."""
     rank_of = plan.rank_of
     last = plan.stages - 1
-    back = {(s, "RECV_B"): rank_of[s + 1] for s in range(last) if rank_of[s] == rank}
-    there = {(s + 1, "RECV_F"): rank_of[s] for s in range(last) if rank_of[s + 1] == rank}
-    return {key: peer for key, peer in (back | there).items() if peer != rank}
+    gradients = {(s, "RECV_B"): rank_of[s + 1] for s in range(last) if rank_of[s] == rank}
+    activations = {(s + 1, "RECV_F"): rank_of[s] for s in range(last) if rank_of[s + 1] == rank}
+    peers = gradients | activations
+    return {key: peer for key, peer in peers.items() if peer != rank}

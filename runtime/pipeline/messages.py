@@ -105,6 +105,7 @@ def write(
     payload = (_bytes(t) for t in tensors if t is not None and t.numel())
     parts: list[bytes | memoryview] = [PREFIX.pack(MAGIC, len(text)) + text, *payload]
     try:
+        # mostly all of it by one call, so that the interpreter's lock is handed over once
         sent = connection.sendmsg(parts, [], 0 if wait else socket.MSG_DONTWAIT)
     except OSError:
         if wait:
@@ -228,10 +229,14 @@ class Mailbox:
     def _problem(self, name: Name, sender: int) -> str:
         stage, kind, microbatch = name.receive
         expected = self._senders.get((stage, kind))
+        if expected is None:
+            return "it has no business here"
         if expected != sender:
-            return "it has no business here" if expected is None else f"rank {expected} does that"
+            return f"rank {expected} does that"
         if microbatch is None or not 0 <= microbatch < self._microbatches:
             return f"there are {self._microbatches} microbatches"
         if name.step < self.step:
             return f"step {self.step} has begun"
-        return "it came a second time" if name in self._there or name in self._taken else ""
+        if name in self._there or name in self._taken:
+            return "it came a second time"
+        return ""

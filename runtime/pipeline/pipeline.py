@@ -122,7 +122,7 @@ class Pipeline:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         require_ranks(self.verified, self.size)
-        own, device = own_modules(modules, self.verified.stages_of(self.rank))
+        stage_modules, device = own_modules(modules, self.verified.stages_of(self.rank))
         if store is None:
             store = PrefixStore(f"latecomer/pipeline/{next(_numbers)}", store_of(group))
         ranks = self._ranks = StoreExchange(store, self.rank, self.size, timeout_s)
@@ -147,10 +147,10 @@ class Pipeline:
             opened.callback(transport.close, CLOSE_S)
             watchdog.on_failure(lambda _: transport.abort())
             about = (plan.stages, device, group, dw_builder)
-            stages = [self._stage(stage, module, *about) for stage, module in own.items()]
+            stages = [self._stage(stage, module, *about) for stage, module in stage_modules.items()]
             timed = self._recorder.with_loss(loss_fn)
             self._runtime = PipelineScheduleRuntime(stages, plan.microbatches, loss_fn=timed)  # type: ignore[no-untyped-call]
-            self._gradients = Gradients(own, replicas, self._runtime)
+            self._gradients = Gradients(stage_modules, replicas, self._runtime)
             self._run(self.verified)
             opened.callback(self._leave_together)
             if adaptation is not None:

@@ -58,9 +58,9 @@ class LinkFault:
 
     def active(self, sender: int, receiver: int, step: int) -> bool:
         """Whether it holds for a message of this step."""
-        return (sender, receiver) == (self.sender, self.receiver) and (
-            self.first_step <= step <= (step if self.last_step is None else self.last_step)
-        )
+        is_this_link = (sender, receiver) == (self.sender, self.receiver)
+        is_over = self.last_step is not None and step > self.last_step
+        return is_this_link and step >= self.first_step and not is_over
 
 
 class Faults:

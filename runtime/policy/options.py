@@ -130,11 +130,12 @@ class PolicyInputs:
         above = None
         n = self.world_size
         while stride < self.stride and above is None:
-            if rank % (wide := stride * self.head_of):
-                above = rank - rank % wide
+            wider = stride * self.head_of
+            if rank % wider:
+                above = rank - rank % wider
             else:
-                heard += range(rank + stride, min(rank + wide, n), stride)
-                stride = wide
+                heard += range(rank + stride, min(rank + wider, n), stride)
+                stride = wider
         return above, heard, range(rank, min(rank + stride, n))
 
     def native_s(self, nbytes: int, *, corrected: bool = True) -> float:

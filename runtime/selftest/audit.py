@@ -106,5 +106,8 @@ class Audit:
         """How much was lost, and where, for reports."""
         lost = self.lost.total()
         due = self.due.total()
+        text = f"{lost} of {due} datagrams lost"
+        if not lost:
+            return text
         places = ", ".join(f"{n} at rank {rank}" for rank, n in sorted(self.lost.items()) if n)
-        return f"{lost} of {due} datagrams lost{f' ({lost / due:.2%}: {places})' if lost else ''}"
+        return f"{text} ({lost / due:.2%}: {places})"

@@ -30,7 +30,9 @@ class Record(msgspec.Struct, frozen=True):
     @property
     def description(self) -> str:
         """How it ran, and who was late."""
-        return f"{self.way}, late: {', '.join(map(str, self.late))}" if self.late else self.way
+        if not self.late:
+            return self.way
+        return f"{self.way}, late: {', '.join(map(str, self.late))}"
 
 
 class Round(msgspec.Struct, frozen=True):

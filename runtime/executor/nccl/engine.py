@@ -169,8 +169,10 @@ class DeviceEngine:
             return
         for phase, stream in enumerate(self._streams[: work.program.phases]):
             ends = [end for end in work.program.ends if end.phase == phase]
-            steps = itertools.groupby(ends, lambda end: end.step)
-            yield stream, [self._round(phase, work, step, list(those)) for step, those in steps]
+            rounds = []
+            for step, ends_of_step in itertools.groupby(ends, lambda end: end.step):
+                rounds.append(self._round(phase, work, step, list(ends_of_step)))
+            yield stream, rounds
 
     def _after(
         self,
@@ -226,11 +228,12 @@ class DeviceEngine:
 
 def _exchange(group: PeerGroup, work: AllReduceWork, ends: list[TransferEnd]) -> None:
     """Move the chunks of a round, and sum what came."""
-    moving = [
-        (end, chunk, torch.empty_like(chunk) if end.scratch else chunk)
-        for end in ends
-        if (chunk := work.chunk(end.chunk)).numel()
-    ]
+    moving: list[tuple[TransferEnd, torch.Tensor, torch.Tensor]] = []
+    for end in ends:
+        chunk = work.chunk(end.chunk)
+        if chunk.numel():
+            data = torch.empty_like(chunk) if end.scratch else chunk
+            moving.append((end, chunk, data))
     if not moving:
         return
     group.transfer((end.send, data, end.peer) for end, _, data in moving)

@@ -47,11 +47,10 @@ class PeerGroup:
         ``ends``: whether to send, the tensor, the peer. Between two ranks the order is that of the
         ends on both. What is moved are bytes: NCCL does not know all of torch's dtypes.
         """
-        batch = [
-            dist.P2POp(op, data.view(torch.uint8), self._ranks[peer], self._group)
-            for send, data, peer in ends
-            for op in (dist.isend if send else dist.irecv,)
-        ]
+        batch = []
+        for send, data, peer in ends:
+            op = dist.isend if send else dist.irecv
+            batch.append(dist.P2POp(op, data.view(torch.uint8), self._ranks[peer], self._group))
         with _lost():
             for work in dist.batch_isend_irecv(batch):
                 work.wait()  # CUDA: the stream waits, not the host

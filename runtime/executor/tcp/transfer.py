@@ -80,17 +80,20 @@ class TransferState:
         self._begun = [False] * len(program.steps)
         for end, size in zip(program.ends, self.size, strict=True):
             self._step_left[end.step] += size > 0
-        for step, left in enumerate(self._step_left) if self._observer else ():
+        if self._observer is None:
+            return
+        for step, left in enumerate(self._step_left):
             if not left:  # all its chunks are empty, so nothing will ever begin or end it
                 observer.step_begins(self.number, *program.steps[step])
                 observer.step_ends(self.number, *program.steps[step])
 
     def needs(self, peer: int) -> bool:
         """Something must still go to ``peer`` or come from it."""
-        return any(
-            end.peer == peer and (self.done[i] if end.send else self.arrived[i]) < self.size[i]
-            for i, end in enumerate(self.program.ends)
-        )
+        for i, end in enumerate(self.program.ends):
+            moved = self.done[i] if end.send else self.arrived[i]
+            if end.peer == peer and moved < self.size[i]:
+                return True
+        return False
 
     def receives_left(self, phase: int) -> tuple[int, ...]:
         """The receives of a phase from the first that is not complete on."""

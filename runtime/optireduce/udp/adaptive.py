@@ -27,8 +27,8 @@ LEAST_KEPT = 1.002  # a short round trip by this factor from one credit to the n
 def hard_bound_s(times_s: Iterable[Sequence[float]], options: Options) -> float:
     """t_B from the stage times of all ranks, of which there is one at least (section 3.2.1)."""
     times = sorted(time for rank in times_s for time in rank)
-    at = min(len(times) - 1, int(len(times) * options.bound_percentile / 100))
-    return max(options.bound_floor_s, options.bound_factor * times[at])
+    position = min(len(times) - 1, int(len(times) * options.bound_percentile / 100))
+    return max(options.bound_floor_s, options.bound_factor * times[position])
 
 
 class CompletionEstimator:
@@ -166,8 +166,8 @@ class Incast:
         options = self._options
         self._clean = self._clean + 1 if loss <= self._limit else 0
         if self._clean:
-            more = self.window_bytes + options.window_step_bytes
-            self.window_bytes = min(options.window_most_bytes, more)
+            larger_bytes = self.window_bytes + options.window_step_bytes
+            self.window_bytes = min(options.window_most_bytes, larger_bytes)
         if self._clean >= options.incast_up_after:
             self.own = min(self._peers, self.own + 1)
             self._clean = 0

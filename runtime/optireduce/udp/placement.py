@@ -222,7 +222,9 @@ class EarlyBuffer:
 
 
 def _length(numbers: Numbers) -> int:
-    return numbers.stop - numbers.start if isinstance(numbers, slice) else len(numbers)
+    if isinstance(numbers, slice):
+        return int(numbers.stop - numbers.start)
+    return len(numbers)
 
 
 def _nbytes(batch: Batch) -> int:

@@ -75,9 +75,11 @@ class UdpSocket:
             self._socket.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 0)
         sends = "GSO" if segments else "one by one"
         receives = "GRO" if coalesces else "one by one"
-        at = "{}:{}".format(*self.address)
-        has = f"receive buffer {granted // 1024} KiB"
-        self.how = f"UDP {at}, send {sends}, receive {receives}, {has}"
+        host, port = self.address
+        self.how = (
+            f"UDP {host}:{port}, send {sends}, receive {receives}, "
+            f"receive buffer {granted // 1024} KiB"
+        )
         self.together = options.burst if segments else 1
         segment = struct.pack("H", options.datagram_bytes)
         self._segment = [(socket.IPPROTO_UDP, UDP_SEGMENT, segment)]
@@ -108,7 +110,9 @@ class UdpSocket:
             taken, batches = self._reader.read()
             self._held.extend(batches)
         self._drained = 0 < taken < MESSAGES  # then the next call needs not ask the kernel
-        return self._held.popleft() if self._held else NOTHING if taken else None
+        if self._held:
+            return self._held.popleft()
+        return NOTHING if taken else None
 
     def close(self) -> None:
         """Close the socket."""

@@ -139,9 +139,12 @@ def _operation(ranks: list[int], records: dict[int, Record], spans: list[Span]) 
         return None if math.isnan(time_s) else round(time_s - start_s, 7)
 
     def column(name: str) -> list[float | None]:
-        times = []
+        times: list[float | None] = []
         for rank in ranks:
-            times.append(since(getattr(records[rank], name)) if rank in records else None)
+            if rank in records:
+                times.append(since(getattr(records[rank], name)))
+            else:
+                times.append(None)
         return times
 
     return {

@@ -108,12 +108,12 @@ def ours(buffer, starts, sizes, about, state, good, dropped):
     """
     fixed = about[0]
     session = about[1]
-    whole = int64(about[4])
+    datagram_bytes = int64(about[4])
     count = 0
     for i in range(len(starts)):
         start = starts[i]
         size = sizes[i]
-        fits = start >= 0 and start + size <= len(buffer) and size in (HEADER, whole)
+        fits = start >= 0 and start + size <= len(buffer) and size in (HEADER, datagram_bytes)
         first = word(buffer, start) if fits else U(0)
         if not fits or (first ^ fixed) & U(0xFFFFFF):
             dropped[MALFORMED] += 1
@@ -130,10 +130,10 @@ def ours(buffer, starts, sizes, about, state, good, dropped):
 
 
 @njit(void(BYTES, LONGS, LONGS, LONGS, LONGS, uint64[:, ::1], int64, int64[:, ::1]), **HOW)
-def sort(buffer, starts, sizes, good, of, groups, group_count, each):
+def sort(buffer, starts, sizes, good, group_of_good, groups, group_count, each):
     """Tell in ``each``, group by group, where those lie that were not placed.
 
-    of: the group of each in ``good``, or -1; the others: see :func:`take`.
+    group_of_good: the group of each in ``good``, or -1; the others: see :func:`take`.
     """
     at = np.empty(group_count, np.int64)
     total = 0
@@ -142,11 +142,12 @@ def sort(buffer, starts, sizes, good, of, groups, group_count, each):
         at[g] = total
         total += int64(groups[g, NUMBER]) if groups[g, ROW] == U(NO_ROW) else 0
     for j in range(len(good)):
-        if of[j] >= 0:
+        g = group_of_good[j]
+        if g >= 0:
             start = starts[good[j]]
-            to = at[of[j]]
+            to = at[g]
             about_it = word(buffer, start + 24)
-            at[of[j]] += 1
+            at[g] += 1
             each[0, to] = start + HEADER
             each[1, to] = sizes[good[j]] - HEADER
             each[2, to] = int64(about_it & U(0xFFFFFFFF))
@@ -190,11 +191,11 @@ def take(buffer, starts, sizes, about, state, table, each, groups, dropped):
     """
     rank = int64(about[2])
     ranks = int64(about[3])
-    whole = int64(about[4])
+    datagram_bytes = int64(about[4])
     good = np.empty(len(starts), np.int64)
     count = ours(buffer, starts, sizes, about, state, good, dropped)
     accepted = group_count = latest = 0
-    of = np.full(count, -1, np.int64)
+    group_of_good = np.full(count, -1, np.int64)
     for j in range(count):
         start = starts[good[j]]
         size = sizes[good[j]]
@@ -202,7 +203,7 @@ def take(buffer, starts, sizes, about, state, table, each, groups, dropped):
         operation = word(buffer, start + 16)
         kind = int64(first >> U(24) & U(0xFF))
         sender = int64(first >> U(32) & U(0xFFFF))
-        if not 2 <= kind <= 7 or size != (whole if kind >> 1 == DATA else HEADER):
+        if not 2 <= kind <= 7 or size != (datagram_bytes if kind >> 1 == DATA else HEADER):
             dropped[MALFORMED] += 1
             continue
         if sender >= ranks or sender == rank:
@@ -221,13 +222,13 @@ def take(buffer, starts, sizes, about, state, table, each, groups, dropped):
         groups[g, PLACE] = word(buffer, start + 24)
         groups[g, REST] = word(buffer, start + 32)
         if groups[g, ROW] == U(NO_ROW):
-            of[j] = g
+            group_of_good[j] = g
             continue
         row = table[int64(groups[g, ROW])]
-        became = place(row, buffer, start, whole - HEADER, groups[g, PLACE])
+        became = place(row, buffer, start, datagram_bytes - HEADER, groups[g, PLACE])
         groups[g, RIGHT] += U(became > 0)
         groups[g, FRESH] += U(became > 1)
         if became > 1 and groups[g, PLACE] >> U(48) & U(LAST):
             groups[g, MARKED] = U(1)
-    sort(buffer, starts, sizes, good[:count], of, groups, group_count, each)
+    sort(buffer, starts, sizes, good[:count], group_of_good, groups, group_count, each)
     return group_count, len(starts) - accepted

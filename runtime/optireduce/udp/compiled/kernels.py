@@ -76,8 +76,10 @@ def write(rows, source, first, marks_from, common, passed, state):
 @njit(int64(int64, int64, int64, int64), **HOW)
 def number_of(offset, length, nbytes, payload):
     """Of a datagram of a shard of ``nbytes``; -1 if it is not exactly one of these."""
-    whole = offset >= 0 and offset % payload == 0 and offset < nbytes
-    return offset // payload if whole and length == min(payload, nbytes - offset) else -1
+    is_a_beginning = 0 <= offset < nbytes and offset % payload == 0
+    if is_a_beginning and length == min(payload, nbytes - offset):
+        return offset // payload
+    return -1
 
 
 def _average(own, pieces, arrived, first, rank, mean):

@@ -60,8 +60,9 @@ class CompiledCodec(Codec):
         self, session: int, rank: int, world_size: int, datagram_bytes: int, key: bytes = b""
     ) -> None:
         super().__init__(session, rank, world_size, datagram_bytes, key)
-        about = int(self._fixed), session, rank, world_size, datagram_bytes
-        self._about = np.array(about, np.uint64)
+        # see ``intake.take``
+        first_word = int(self._fixed)
+        self._about = np.array([first_word, session, rank, world_size, datagram_bytes], np.uint64)
         self._state = siphash.keyed(key) if key else NO_STATE
         self._drops = np.zeros(len(KINDS), np.int64)
         self._make_room(DATAGRAMS)
@@ -198,6 +199,7 @@ class CompiledPlacer(Placer):
         payload_bytes = self.codec.payload_bytes
         rows = []
         for (operation, stage, sender), shard in self._expected.items():
+            # The kernels write by address: that these hold is what keeps them within the arrays.
             assert shard.arrived.flags.carray
             assert shard.into.flags.carray
             assert len(shard.arrived) == -(-len(shard.into) // payload_bytes)

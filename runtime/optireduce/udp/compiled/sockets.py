@@ -125,10 +125,12 @@ class CompiledReader(BatchReader):
         taken, starts_and_sizes = messages.receive(
             self._source.fileno(), self._message_headers, self._controls, STRIDE_BYTES, GRO
         )
-        if taken >= 0:
-            starts, sizes = starts_and_sizes
-            return taken, [Scattered(self._flat, starts, sizes)] if len(starts) else []
-        return (0 if is_full(-taken) else 1), []
+        if taken < 0:
+            return (0 if is_full(-taken) else 1), []
+        starts, sizes = starts_and_sizes
+        if not len(starts):
+            return taken, []
+        return taken, [Scattered(self._flat, starts, sizes)]
 
 
 class CompiledSocket(UdpSocket):
