@@ -15,6 +15,7 @@ import time
 TABLES: list[tuple[list[str], list[str], int]] = [
     (["error", "--repeats", "3"], ["error", "--repeats", "1"], 10),
     (["transform"], ["transform", "--repeats", "2"], 5),
+    # For operations of a few milliseconds the median of a few repeats says little.
     (["loopback", "--mib", "1", "16", "--repeats", "25"], ["loopback", "--short"], 35),
     (["goodput"], ["goodput", "--short"], 200),
     (
@@ -57,18 +58,22 @@ def main() -> None:
     began_s = time.monotonic()
     if not short:
         print(f"about {sum(seconds for _, _, seconds in TABLES) / 60:.0f} minutes", flush=True)
+
     for number, (full, shortened, _) in enumerate(TABLES):
         argv = shortened if short else full
         if not argv:
             continue
+
         left_s = sum(seconds for _, _, seconds in TABLES[number:])
         print(f"\n## python -m bench.optireduce.{' '.join(argv)}\n", flush=True)
         if not short:
             print(f"{time.monotonic() - began_s:.0f} s, {left_s} to go", file=sys.stderr)
+
         command = [sys.executable, "-m", f"bench.optireduce.{argv[0]}", *argv[1:]]
         code = subprocess.run(command, check=False).returncode
         if code:
             sys.exit(code)
+
     print(f"\n{(time.monotonic() - began_s) / 60:.1f} minutes in all")
 
 

@@ -115,12 +115,14 @@ def _refused(rank, size, store, keys):
     warnings.simplefilter("ignore", FutureWarning)
     begin(GLOO, rank, size, store)
     groups = {ranks: dist.new_group(list(ranks)) for ranks in SUBGROUPS}
+
     refused = set()
     for name in sorted(CALLS):
         for key in range(keys):
             call = Call(rank, size, key, groups)
             if rank == LIAR:
                 call.key += 10**6
+
             started = CALLS[name](call)
             for work in started.works:
                 work.wait()
@@ -128,6 +130,7 @@ def _refused(rank, size, store, keys):
                 started.check()
             except AssertionError:
                 refused.add(name)
+
     dist.destroy_process_group()
     return refused
 
