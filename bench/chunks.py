@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--n", default="2..130", help="ranks, as 2..64 or 2,3,8..12")
     parser.add_argument("--chunks", default="1..40", help="chunks of the buffer, likewise")
     options = parser.parse_args()
+
     ns = parse_range("--n", options.n, 2, 2**14)
     ks = parse_range("--chunks", options.chunks, 1, 2**12)
     started_s = time.monotonic()
@@ -36,11 +37,13 @@ def main() -> int:
             is_optimal = generated.report.verdict is Verdict.PROVED and generated.optimal
             if not is_optimal or generated.value != k + (n - 1).bit_length() - 1:
                 above.append(k)
+
         wrong += len(above)
         took_s = time.monotonic() - began_s
         print(
             f"n = {n:4}: {len(ks) - len(above)} of {len(ks)} at the bound, {took_s:.1f} s, {above}"
         )
+
     took_s = time.monotonic() - started_s
     total = len(ns) * len(ks)
     print(f"{total - wrong} of {total} proved and at the bound, in {took_s:.0f} s")

@@ -27,6 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=7)
     repeats = parser.parse_args().repeats
+
     python = str(BIN / "python")
     commands = {
         "`synth generate --n 8`": [str(BIN / "synth"), "generate", "--n", "8"],
@@ -38,11 +39,13 @@ def main() -> None:
         "`verify --z3 schedule.json`": [str(BIN / "verify"), "--z3", "schedule.json"],
         "an empty Python": [python, "-c", ""],
     }  # fmt: skip
+
     times: dict[str, list[float]] = {name: [] for name in commands}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(repeats):
             for name, command in commands.items():
                 times[name].append(seconds(command, folder))
+
     print("| command | median wall |")
     print("|:--|--:|")
     for name, measured in times.items():

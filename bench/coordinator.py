@@ -138,6 +138,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--operations", type=int, default=40)
     options = parser.parse_args()
+
     print("| mode | late | ranks | messages heard | CPU ms per operation | us per message ", end="")
     print("| busiest other rank, ms |\n|:--|:--|--:|--:|--:|--:|--:|")
     for mode in options.modes:

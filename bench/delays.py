@@ -164,6 +164,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="an svg file to draw")
     parser.add_argument("--every", type=int, metavar="N", help="only count gaps, up to N ranks")
     options = parser.parse_args()
+
     if options.every is not None:
         every(options.every)
         return

@@ -186,6 +186,7 @@ def measure(
             medians = rank.medians(ways, kib, delay_s, repeats_of_size)
             if number == 0:
                 out.put((kib, instance, medians))
+
     if number == 0:
         out.put(None)
     rank.close()
@@ -199,6 +200,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="KiB")
     options = parser.parse_args()
+
     import synth
 
     straggler = synth.generate(options.ranks, m=options.m)

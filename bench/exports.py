@@ -73,7 +73,7 @@ def main(
                 if parser is not None:
                     accepted([parser.absolute(), xml, str(n)])
                 if converter is not None:
-                    command = [python, converter / "et_converter.py"]
+                    command: list[str | Path] = [python, converter / "et_converter.py"]
                     command += ["--input_filename", xml]
                     command += ["--output_filename", folder / "converted"]
                     command += ["--log_filename", folder / "log"]

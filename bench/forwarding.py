@@ -80,10 +80,12 @@ def measure(rank: int, ranks: int, port: int, arguments: argparse.Namespace, out
     store = dist.TCPStore("127.0.0.1", port, None, False, limit)
     runtime.configure(mode=arguments.mode)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)
+
     latecomer = dist.new_group(list(range(ranks)), backend="latecomer")
     gloo_alone = group_of_one(rank, ranks, "gloo")
     latecomer_alone = group_of_one(rank, ranks, "latecomer")
     dist.all_reduce(torch.ones(4), group=latecomer)  # the control plane runs, too
+
     calls_of = {
         f"{ranks} ranks": {
             "Gloo": calls(dist.group.WORLD, rank, ranks),
@@ -94,6 +96,7 @@ def measure(rank: int, ranks: int, port: int, arguments: argparse.Namespace, out
             "latecomer": calls(latecomer_alone, 0, 1),
         },
     }
+
     for where, groups in calls_of.items():
         for call in groups["Gloo"]:
             times_us: dict[str, list[float]] = {name: [] for name in groups}
@@ -107,9 +110,11 @@ def measure(rank: int, ranks: int, port: int, arguments: argparse.Namespace, out
                     times_us[name].append(seconds / arguments.calls * 1e6)
                     if not is_right:
                         raise SystemExit(f"{name}: {call} was wrong")
+
             if rank == 0:  # without the first repeat, which warms up
                 medians = {name: statistics.median(times[1:]) for name, times in times_us.items()}
                 out.put((call, where, medians))
+
     if rank == 0:
         out.put(None)
     dist.barrier()
@@ -125,11 +130,13 @@ def main() -> None:
     parser.add_argument("--mode", default="auto")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     context = mp.get_context("spawn")
     out = context.Queue()
     arguments_of_rank = (arguments.ranks, store.port, arguments, out)
     ranks = mp.spawn(measure, arguments_of_rank, arguments.ranks, join=False)
+
     if not arguments.json:
         print("| call | ranks | Gloo, us | latecomer, us | more, us | ratio |")
         print("|:--|:--|--:|--:|--:|--:|")
@@ -141,6 +148,7 @@ def main() -> None:
             continue
         if row is None:
             break
+
         call, where, medians = row
         ours = medians["latecomer"]
         gloo = medians["Gloo"]
@@ -149,6 +157,7 @@ def main() -> None:
         else:
             ratio = f"{ours - gloo:.1f} | {ours / gloo:.2f}"
             print(f"| {call} | {where} | {gloo:.1f} | {ours:.1f} | {ratio} |", flush=True)
+
     while not ranks.join():
         pass
 

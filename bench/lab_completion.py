@@ -42,7 +42,7 @@ CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 14, 20, 28, 40, 56)
 """The chunks that ``chosen`` is taken from: each at most half as many again as the one before."""
 MANY = 28
 TIMEOUT_S = 120.0
-HEADERS = 1448 / 1514
+HEADERS = 1448 / 1514  # TCP's payload in a full Ethernet frame: what it can reach of a rate
 NATIVE = "Gloo"
 CHOSEN = "chosen"
 STANDARD = {"ring": ring, "rhd": rhd, "tree": tree, "doubling": doubling}
@@ -105,6 +105,8 @@ class Rank:
         """What one more round costs, as rank 0 has measured it: all ranks have to choose alike."""
         import torch.distributed as dist
 
+        # Not the time of a single round: a longer schedule hides most of that, and too few chunks
+        # would be chosen.
         one_chunk_s = self._smallest_s(1, repeats)
         many_chunks_s = self._smallest_s(MANY, repeats)
         alpha_s = [max(1e-6, many_chunks_s - one_chunk_s) / (MANY - 1)]

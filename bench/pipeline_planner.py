@@ -184,6 +184,7 @@ def free(options: argparse.Namespace) -> None:
     solver = Solver(options.time_limit, workers=options.workers)
     head("situation", "S x N", "seed", "bound", "zero-bubble", "1f1b", "peer's policy",
          "peer's ILP", "ours", "by", "optimal by", "s")  # fmt: skip
+
     for family, stages, n, seed, problem in problems(options):
         quick = {c.method: c.makespan for c in portfolio(problem).candidates}
         answer = plan(problem, solver=solver)
@@ -203,6 +204,7 @@ def capped(options: argparse.Namespace) -> None:
     solver = Solver(options.time_limit, workers=options.workers)
     head("limit", "situation", "S x N", "seed", "bound", "1f1b", "zero-bubble", "adaptra",
          "greedy", "ours", "better than the best of them by", "optimal by", "s")  # fmt: skip
+
     gains = []
     for factor in options.limits:
         for family in options.families:
@@ -212,9 +214,11 @@ def capped(options: argparse.Namespace) -> None:
                     problem = make(n, situation, place(stages, 1, "loop"))
                     quick = {c.method: c.makespan for c in portfolio(problem).candidates}
                     answer = plan(problem, solver=solver)
+
                     bound = float(answer.bound)
                     ours = float(answer.measures.makespan)
                     gain = min(quick.values()) / ours - 1
+
                     gains.append(gain)
                     row(
                         f"{factor:g} S", family, f"{stages} x {n}", seed, f"{bound:g}",
@@ -230,11 +234,13 @@ def links(options: argparse.Namespace) -> None:
     solver = Solver(options.time_limit, workers=options.workers)
     head("link", "situation", "S x N", "seed", "bound", "zero-bubble", "1f1b", "greedy", "ours",
          "messages ordered", "optimal by", "s")  # fmt: skip
+
     kinds: tuple[tuple[str, int, Duplex], ...] = (
         ("latency", 0, "full"),
         ("occupancy 12, full", 12, "full"),
         ("occupancy 12, half", 12, "half"),
     )
+
     for name, occupancy, duplex in kinds:
         for family, stages, n, seed, problem in problems(
             options, occupancy=occupancy, duplex=duplex
@@ -297,6 +303,7 @@ def main() -> None:
     parser.add_argument("--peer", type=Path, help="a checkout of wutianyuan1/PipeMorph")
     parser.add_argument("--ilp", action="store_true", help="with --peer: also its ILP, 30 s each")
     options = parser.parse_args()
+
     PARTS[options.part](options)
 
 

@@ -73,17 +73,21 @@ def main() -> None:
     parser.add_argument("--certificates", type=Path, help="write them there")
     parser.add_argument("--time-limit", type=float, default=60.0)
     options = parser.parse_args()
+
     print("| published as | S x N | slow | delay | published | ours | closed form | optimal by |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+
     timelines = sorted(options.checkout.glob("experiments/**/simu.txt"))
     for path in timelines:
         match = TIMELINE.fullmatch(path.relative_to(options.checkout).as_posix())
         if match is None:
             continue
+
         name, links, delay = match.groups()
         problem, theirs = published(path, links, delay)
         answer = plan(problem, solver=Solver(options.time_limit, workers=2))
         answer, basis = with_certificate(answer, options.time_limit)
+
         print(
             f"| {name} | {problem.stages} x {problem.microbatches} | {links.replace('_', '-')} "
             f"| {round(float(delay) * MS)} | {theirs} | {answer.measures.makespan:g} "

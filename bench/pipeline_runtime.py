@@ -182,6 +182,7 @@ def _adapting(rank: int) -> list[Any]:
         adaptation=Adaptation(),
         dw_builder=sleeping_weight,
     )
+
     rows = SEQUENCES * MICROBATCHES
     times = []
     for _ in range(22):

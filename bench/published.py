@@ -72,6 +72,7 @@ def ours(n: int) -> float:
 
 def rounds(checkout: Path, to: int) -> None:
     print("| n | bound | ours | published | |\n|--:|--:|--:|--:|:--|")
+
     ties = []
     worse = []
     failed = []
@@ -82,6 +83,7 @@ def rounds(checkout: Path, to: int) -> None:
         except GeneratorFailed as error:
             failed.append(str(error))
             continue
+
         mine = generated.report.completion_rounds
         if mine == theirs:
             ties.append(n)
@@ -89,6 +91,7 @@ def rounds(checkout: Path, to: int) -> None:
         if mine > theirs:
             worse.append(n)
         print(f"| {n} | {generated.report.lower_bound} | {mine} | {theirs} | {theirs - mine:+} |")
+
     print(f"\nEqual, and at the bound: n = {', '.join(map(str, ties))}. Ours has more: {worse}.")
     print(f"The published generator fails: {failed}")
 

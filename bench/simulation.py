@@ -214,10 +214,12 @@ def lab(measured: Path | None) -> None:
                 method = "ring" if "Gloo" in name else name
                 times[method] = statistics.median(seconds) / ideal_s
             rows[report["mib"]] = times
+
     print("| MiB | method | measured | simulated | measured / simulated |")
     print("|--:|:--|--:|--:|--:|")
     for mib, times in rows.items():
         nominal_s = mib * MIB * 8 / 200e6
+
         for name, time in times.items():
             if name == "ring":
                 simulated_s = float(run(ring(8), np.zeros(8), mib * MIB, LAB).max())
@@ -262,6 +264,7 @@ def main() -> None:
     parser.add_argument("--lab", action="store_true", help="compare with the emulated network")
     parser.add_argument("--measured", type=Path, help="with --lab: other measurements, as JSON")
     options = parser.parse_args()
+
     if options.lab:
         lab(options.measured)
         return

@@ -79,8 +79,10 @@ def main() -> None:
     parser.add_argument("--chunks", type=numbers, default=numbers("1..8"))
     parser.add_argument("--effort", type=float, default=1.0)
     options = parser.parse_args()
+
     gaps: Counter[int] = Counter()
     optimal = 0
+
     print("| n | late | " + " | ".join(f"k = {k}" for k in options.chunks) + " |")
     print("|--:|--:|" + "--:|" * len(options.chunks))
     for ranks in options.ranks:
@@ -92,6 +94,7 @@ def main() -> None:
                 gap = rounds - arrivals.bound
                 needed = max(needed, certified(arrivals))
                 assert rounds >= needed
+
                 gaps[gap] += 1
                 if gap == 0:
                     cell = f"{arrivals.bound}"
@@ -103,6 +106,7 @@ def main() -> None:
                     cell = f"{arrivals.bound}+{gap}"
                 cells.append(cell)
             print(f"| {ranks} | {late} | " + " | ".join(cells) + " |", flush=True)
+
     print(f"\n{optimal} of {gaps.total()} optimal; above the bound: {dict(sorted(gaps.items()))}")
 
 

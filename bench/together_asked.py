@@ -46,7 +46,7 @@ def asked(solver: str, model: Clauses) -> Found | Exhausted:
     if done.returncode == 20:
         return Exhausted()
 
-    true = set()
+    true: set[int] = set()
     for line in done.stdout.splitlines():
         if line.startswith("v"):
             literals = [int(word) for word in line[2:].split()]
@@ -61,11 +61,13 @@ def main() -> None:
     for name in ("ranks", "late", "chunks", "rounds"):
         parser.add_argument(f"--{name}", type=int, required=True)
     options = parser.parse_args()
+
     question = FreeTrees(options.ranks, options.late, options.chunks, options.rounds)
     answer = asked(options.solver, question.model)
     if isinstance(answer, Exhausted):
         print("no completion of so many rounds")
         return
+
     arrivals = instance(options.ranks, options.late, options.chunks)
     for rounds in Together(arrivals, 0).with_wait(question.decode(answer)):
         report = checked(arrivals.schedule(rounds))

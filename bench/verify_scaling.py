@@ -75,14 +75,17 @@ def main(sizes: tuple[int, ...]) -> None:
             completion = sum(map(len, schedule.phases[1].rounds))
             transfers = completion + sum(map(len, schedule.phases[0].rounds))
             del schedule
+
             seconds, mib, code = measure(path)
             if code:
                 sys.exit(f"verify ended with exit code {code} at n = {n}")
+
             growth = ""
             if before is not None:
                 n_before, seconds_before = before
                 exponent = math.log(seconds / seconds_before, n / n_before)
                 growth = f"n^{exponent:.2f}"
+
             size = path.stat().st_size / 2**20
             print(
                 f"| {n} | {transfers:,} | {completion:,} | {size:.1f} | {seconds:.2f} "

@@ -373,6 +373,7 @@ class Run:
         chunks = self.file.chunks
         share = chunks // self.file.ranks
         output = [Address("o", chunk) for chunk in range(chunks)]
+
         match collective:
             case "allreduce":
                 return {address: self._total(address.offset) for address in output}

@@ -249,6 +249,7 @@ class PlanRun:
                 for sources, _ in task.rows:
                     task.values.append(sum(self._load(cell) for cell in sources) % PRIME)
                 return True
+
             for value, (_, targets) in zip(task.values, task.rows, strict=True):
                 for cell in targets:
                     self.memory[self._same(cell)] = value
@@ -304,8 +305,11 @@ class PlanRun:
                 offsets.append(offset)
 
         if "switch_channel_id" in area:
-            buffer, ranks = self._switch_group(rank, block, area["switch_channel_id"])
-            return [[(owner, buffer, offset) for offset in offsets] for owner in ranks]
+            switched, ranks = self._switch_group(rank, block, area["switch_channel_id"])
+            areas = []
+            for owner in ranks:
+                areas.append([(owner, switched, offset) for offset in offsets])
+            return areas
 
         owner = rank
         buffer = area.get("type")
@@ -323,7 +327,7 @@ class PlanRun:
 
     def _switch_group(self, rank: int, block: Operation, local: int) -> tuple[str, list[int]]:
         """The buffer and the ranks behind a block's switch channel."""
-        groups = []
+        groups: list[tuple[str, list[int]]] = []
         for channel in self.gpus[rank]["channels"]:
             if channel["channel_type"] == "switch":
                 buffer = channel.get("buffer_type") or channel["buff"]

@@ -12,7 +12,7 @@ import typer
 
 from bench.lab.calibrate import calibrate
 from bench.lab.errors import LabUnavailable
-from bench.lab.job import Rank
+from bench.lab.job import Job, Rank
 from bench.lab.lab import Lab
 from bench.lab.mechanisms import Mechanism, choose, probe, require
 from bench.lab.network import Network
@@ -165,10 +165,14 @@ def up(
     if json:
         ranks = [_as_json(rank) for rank in job.ranks]
         print(jsonlib.dumps({"ok": job.ok, "lab": about, "ranks": ranks}))
+    _print_failures(job)
+    raise typer.Exit(0 if job.ok else 1)
+
+
+def _print_failures(job: Job) -> None:
     for rank in job.ranks:
         if rank.returncode:
             print(f"rank {rank.rank}: {rank.stopped or rank.returncode}", file=sys.stderr)
-    raise typer.Exit(0 if job.ok else 1)
 
 
 def _print_line(rank: int, line: str) -> None:

@@ -115,13 +115,16 @@ def main(control: int, parent: int) -> None:
     """Serve until the owner is gone."""
     for number in DEFAULTED:
         signal.signal(number, signal.SIG_IGN)
+
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+
     agent = Agent(socket.socket(fileno=control))
     agent.control.set_inheritable(False)
     os.set_inheritable(parent, False)
     agent.control.send(b'{"ready": true}')
+
     with selectors.DefaultSelector() as selector:
         for watched in (control, parent, wake_read):
             selector.register(watched, selectors.EVENT_READ)

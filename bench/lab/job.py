@@ -165,6 +165,7 @@ class _Running:
             )
         finally:
             os.close(theirs)
+
         self.stack.callback(process.kill)
         self.processes[rank.rank] = process
         self.selector.register(ours, selectors.EVENT_READ, rank)
@@ -173,6 +174,7 @@ class _Running:
     def wait(self, timeout_s: float, keep_going: bool) -> Job:
         """Until every rank has ended, by itself or not."""
         deadline = self.began + timeout_s
+
         while self.processes:
             for key, _ in self.selector.select(TICK_S):
                 if isinstance(key.fileobj, int):
@@ -180,11 +182,13 @@ class _Running:
                 elif self.ended(key.data) and not keep_going:
                     self.stop(f"was ended because rank {key.data.rank} failed", signal.SIGTERM)
                     deadline = min(deadline, time.monotonic() + GRACE_S)
+
             if self.processes and time.monotonic() > deadline:
                 self.job.timed_out = self.job.first_failed is None
                 self.stop(f"had not ended after {timeout_s:g} s", signal.SIGKILL)
                 deadline = float("inf")
             self.lab.require_alive()
+
         while pipes := [key for key, _ in self.selector.select(0.0)]:
             for key in pipes:  # what is left in them; a rank's orphan may hold one open
                 self.read(key.fd, key.data)

@@ -161,14 +161,17 @@ class Reader:
         """
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._unread:
-            left = max(0.0, deadline - time.monotonic())
-            if not select.select([self._stream], [], [], left)[0]:
+            left_s = max(0.0, deadline - time.monotonic())
+            readable, _, _ = select.select([self._stream], [], [], left_s)
+            if not readable:
                 raise LabError(f"{' '.join(self.process.argv)}: silent for {timeout_s:g} s")
-            if not (data := self._stream.read(1 << 20)):
+            data = self._stream.read(1 << 20)
+            if not data:
                 self._errors.seek(0)
-                said = self._errors.read().decode(errors="replace")
-                raise LabError(f"{' '.join(self.process.argv)} ended early: {said}")
+                errors = self._errors.read().decode(errors="replace")
+                raise LabError(f"{' '.join(self.process.argv)} ended early: {errors}")
             self._unread += data
+
         line, self._unread = self._unread.split(b"\n", 1)
         return line.decode()
 

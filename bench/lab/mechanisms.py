@@ -92,6 +92,7 @@ def probe(sandbox: Sandbox) -> dict[str, Mechanism]:
             f"mounting inside the sandbox is refused ({output.strip()})",
             "Run outside of the container, or allow mounts in user namespaces",
         )
+
     mechanisms = {}
     for name, serves, remedy, commands in _TRIALS:
         detail = ""
@@ -104,6 +105,7 @@ def probe(sandbox: Sandbox) -> dict[str, Mechanism]:
             if code:
                 detail = f"{command}: {output.strip()}"
                 break
+
         mechanisms[name] = Mechanism(name, serves, not detail, detail, remedy)
     return mechanisms
 

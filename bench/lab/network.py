@@ -95,14 +95,17 @@ class Network:
         _within("buffer_s", self.buffer_s, 0.001, 60.0)
         _within("burst_s", self.burst_s, 0.0, 1.0)
         _within("mtu", self.mtu, 576, 65535)
+
         if self.everywhere.rate_mbit is not None:
             raise ArgumentError(
                 "everywhere.rate_mbit", self.everywhere.rate_mbit, "is no path's", "Use rate_mbit"
             )
+
         _require(self.everywhere, "everywhere")
         for host, limits in self.of_host.items():
             self._exists(host)
             _require(limits, f"host {host}")
+
         for (source, destination), limits in self.of_link.items():
             self._exists(source)
             self._exists(destination)

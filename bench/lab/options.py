@@ -44,12 +44,14 @@ def network(
         of_link[source, destination] = _limits("--link", match[4])
         if match[2] == "-":
             of_link[destination, source] = of_link[source, destination]
+
     of_host: dict[int, Limits] = {}
     for text in host:
         match = re.fullmatch(r"(\d+):(.+)", text)
         if match is None:
             raise ArgumentError("--host", text, "must be a host and its limits", EXAMPLE)
         of_host[int(match[1])] = _limits("--host", match[2])
+
     return Network(
         hosts=hosts,
         rate_mbit=rate,
@@ -74,6 +76,7 @@ def _limits(option: str, text: str) -> Limits:
     loss = 0.0
     delay = 0.0
     tails = []
+
     for part in text.split(","):
         name, _, value = part.partition("=")
         if name == "rate":

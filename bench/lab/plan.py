@@ -99,19 +99,23 @@ def plan(network: Network, choice: Choice) -> Plan:
         _batch(SWITCH, "ip", _switch_links(network)),
         _write(SWITCH, "/proc/sys/net/ipv4/ip_forward", "1"),
     ]
+
     for host in hosts:
         steps += [
             _batch(namespace(host), "ip", _host_links(network, host)),
             _write(namespace(host), CONGESTION, network.congestion),
             _batch(namespace(host), "tc", [_tbf(network, "e0", network.port_mbit(host))]),
         ]
+
     shaping = [line for host in hosts for line in _into(network, host, choice)]
     steps.append(_batch(SWITCH, "tc", shaping))
+
     if choice.loss:
         losses = {host: _losses(network, host) for host in hosts}
         steps += [_rules(namespace(host), rules) for host, rules in losses.items() if rules]
     if queues:
         steps.append(_rules(SWITCH, [rule for queue in queues for rule in _queue_rules(queue)]))
+
     return Plan(tuple(steps), queues)
 
 
@@ -155,12 +159,14 @@ def _into(network: Network, host: int, choice: Choice) -> list[str]:
     own = {i: path for i, path in paths.items() if path.rate_mbit or (by_netem and path.late)}
     if not own:
         return [_tbf(network, port, mbit)]
+
     lines = [
         f"qdisc replace dev {port} root handle 1: htb default {OTHERS:x}",
         _htb(network, port, "1:", PORT, mbit),
         _htb(network, port, f"1:{PORT:x}", OTHERS, mbit),
         f"qdisc add dev {port} parent 1:{OTHERS:x} bfifo limit {buffer_bytes(network, mbit)}",
     ]
+
     for source, path in own.items():
         number = FIRST_OWN + source
         rate = min(path.rate_mbit or mbit, mbit)
@@ -171,6 +177,7 @@ def _into(network: Network, host: int, choice: Choice) -> list[str]:
             leaf = f"netem limit {frames} delay {path.delay_s * 1e6:.0f}us"
         else:
             leaf = f"bfifo limit {room}"
+
         lines += [
             f"qdisc add dev {port} parent 1:{number:x} {leaf}",
             f"filter add dev {port} parent 1: protocol ip prio 1 "

@@ -47,41 +47,49 @@ def checks(network: Network, choice: Choice, queues: tuple[Queue, ...]) -> list[
         ),
     ]
     for host in range(network.hosts):
-        where = namespace(host)
-        sending = {"e0": network.port_mbit(host)}
-        all_checks += [
-            Check(
-                f"frames out of host {host}",
-                where,
-                ("ip", "-d", "-j", "link", "show", "e0"),
-                _frame(frame_bytes(network, host)),
-            ),
-            Check(f"rate out of host {host}", where, ("tc", "-j", "qdisc"), _rates(sending)),
-            Check(
-                f"congestion control of host {host}",
-                where,
-                _cat(CONGESTION),
-                _is(network.congestion),
-            ),
-        ]
-        own = _own_classes(network, choice, host)
-        if own:
-            show = ("tc", "class", "show", "dev", f"v{host}")
-            all_checks.append(Check(f"links into host {host}", SWITCH, show, _classes(own)))
-        losses = _losses(network, host)
-        if losses:
-            rules = ("iptables", "-S", "INPUT")
-            all_checks.append(
-                Check(f"losses into host {host}", where, rules, _probabilities(losses))
-            )
+        all_checks += _checks_of_host(network, choice, host)
+
     if choice.delay == "netem":
-        delays = {
-            (i, j): network.path(i, j).delay_s for i, j in network.pairs if network.path(i, j).late
-        }
+        delays = {}
+        for source, destination in network.pairs:
+            path = network.path(source, destination)
+            if path.late:
+                delays[source, destination] = path.delay_s
         all_checks.append(Check("delays", SWITCH, ("tc", "-j", "qdisc"), _netem(delays)))
     if queues:
         all_checks.append(Check("delays", SWITCH, ("iptables", "-S", "FORWARD"), _queued(queues)))
     return all_checks
+
+
+def _checks_of_host(network: Network, choice: Choice, host: int) -> list[Check]:
+    """What the host sends, its congestion control, and what is set on the way into it."""
+    where = namespace(host)
+    sending = {"e0": network.port_mbit(host)}
+    of_host = [
+        Check(
+            f"frames out of host {host}",
+            where,
+            ("ip", "-d", "-j", "link", "show", "e0"),
+            _frame(frame_bytes(network, host)),
+        ),
+        Check(f"rate out of host {host}", where, ("tc", "-j", "qdisc"), _rates(sending)),
+        Check(
+            f"congestion control of host {host}",
+            where,
+            _cat(CONGESTION),
+            _is(network.congestion),
+        ),
+    ]
+
+    own = _own_classes(network, choice, host)
+    if own:
+        show = ("tc", "class", "show", "dev", f"v{host}")
+        of_host.append(Check(f"links into host {host}", SWITCH, show, _classes(own)))
+    losses = _losses(network, host)
+    if losses:
+        rules = ("iptables", "-S", "INPUT")
+        of_host.append(Check(f"losses into host {host}", where, rules, _probabilities(losses)))
+    return of_host
 
 
 def bits_per_second(text: str) -> float:

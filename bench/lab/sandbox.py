@@ -120,10 +120,12 @@ class Sandbox:
         tool = shutil.which("unshare", path=search_path())
         if tool is None:
             raise LabUnavailable("there is no unshare command", "Install util-linux")
+
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.pidfd_open(os.getpid())
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the sandbox)
         argv = [tool, *UNSHARE, "--mount-proc", sys.executable, "-I", "-S", str(AGENT)]
+
         try:
             self._process = subprocess.Popen(
                 [*argv, str(theirs.fileno()), str(parent)],
@@ -177,6 +179,7 @@ class Sandbox:
             "cwd": os.fspath(cwd or Path.cwd()),
             "netns": netns,
         }
+
         ours, report = os.pipe()
         with open(os.devnull, "r+b") as nothing:
             streams = [nothing if stream is None else stream for stream in (stdin, stdout, stderr)]
@@ -240,6 +243,7 @@ class Sandbox:
         except TimeoutError:
             ready = b""
         self._control.settimeout(None)
+
         if not ready:
             self._process.kill()
             self._process.wait()

@@ -63,6 +63,7 @@ def receive_frames(port: int, count: int) -> dict[str, object]:
     delays: dict[int, float] = {}
     overtaken = 0
     newest = -1
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         receiver.bind(("0.0.0.0", port))
@@ -73,6 +74,7 @@ def receive_frames(port: int, count: int) -> dict[str, object]:
                 data = receiver.recv(65536)
             except TimeoutError:
                 break
+
             number, sent = STAMP.unpack_from(data)
             if number == LAST:
                 receiver.settimeout(IDLE_S)
@@ -80,6 +82,7 @@ def receive_frames(port: int, count: int) -> dict[str, object]:
             delays[number] = (time.monotonic() - sent) * 1e3
             overtaken += number < newest
             newest = max(newest, number)
+
     return {
         "sent": count,
         "delays_ms": [delays[n] for n in sorted(delays)],

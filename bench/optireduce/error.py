@@ -57,6 +57,7 @@ def tar(gradients: torch.Tensor, loss: Loss) -> torch.Tensor:
     for owner in range(n):
         low, high = shard_bounds(gradients.shape[1], n)[owner : owner + 2]
         count = -(-(high - low) // EACH)
+
         pieces = []
         arrived = []
         for sender in sorted(set(range(n)) - {owner}):
@@ -64,9 +65,11 @@ def tar(gradients: torch.Tensor, loss: Loss) -> torch.Tensor:
             padded = torch.zeros(count * EACH)
             padded[: high - low] = gradients[sender, low:high]
             pieces.append(padded.view(torch.uint8).numpy().reshape(count, EACH * 4))
+
         mean = gradients[owner, low:high].clone()
         own = mean.view(torch.uint8).numpy()
         NUMPY.average(own, mean.dtype, owner, np.stack(pieces), 0, np.stack(arrived), True)
+
         for rank in range(n):
             arrived_mean = loss.arrived(high - low)  # drawn for the owner, too, which has it
             if rank == owner:
@@ -99,7 +102,8 @@ def ring(gradients: torch.Tensor, loss: Loss, scaled: bool) -> torch.Tensor:
     bounds = [numel * i // n for i in range(n + 1)]
     state = gradients.clone()
     count = torch.ones(n, numel)
-    for step in range(n - 1):
+
+    for step in range(n - 1):  # reduce-scatter
         for rank in range(n):
             chunk = (rank - step) % n
             part = slice(bounds[chunk], bounds[chunk + 1])
@@ -108,17 +112,18 @@ def ring(gradients: torch.Tensor, loss: Loss, scaled: bool) -> torch.Tensor:
             state[to, part] = gradients[to, part] + state[rank, part] * mask
             count[to, part] = 1 + count[rank, part] * mask
     state /= count if scaled else n
-    own = gradients.clone()
-    for chunk in range(n):
+
+    results = gradients.clone()
+    for chunk in range(n):  # all-gather
         part = slice(bounds[chunk], bounds[chunk + 1])
         owner = (chunk - 1) % n
-        own[owner, part] = state[owner, part]
+        results[owner, part] = state[owner, part]
         for step in range(n - 1):
             rank = (owner + step) % n
             to = (owner + step + 1) % n
             mask = loss.arrived(bounds[chunk + 1] - bounds[chunk])
-            own[to, part] = torch.where(mask, own[rank, part], own[to, part])
-    return own
+            results[to, part] = torch.where(mask, results[rank, part], results[to, part])
+    return results
 
 
 def transformed(gradients: torch.Tensor, seed: int, inverse: bool = False) -> torch.Tensor:
@@ -222,6 +227,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--burst", type=int, default=8, help="datagrams lost together")
     options = parser.parse_args()
+
     toy()
     print(f"{options.ranks} ranks, {options.numel} elements, bursts of {options.burst} datagrams\n")
     print("| way | " + " | ".join(f"{share:.1%}" for share in SHARES) + " | worst block, 5% |")

@@ -284,15 +284,19 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="two repeats of half a second")
     parser.add_argument("--rank-side", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+
     if options.short:
         options.repeats = 2
         options.seconds = 0.5
+
     if options.rank_side:
         rank_side(options.rank_side, options.repeats, options.ways)
         return
+
     print(f"2 hosts, {os.cpu_count()} cores, {options.repeats} repeats; TCP with Reno\n")
     print("| ports | way | Mbit/s each way | of TCP | CPU s per GB | lost |")
     print("|:--|:--|--:|--:|--:|--:|", flush=True)
+
     for rate in options.rates:
         measure(rate, options)
 

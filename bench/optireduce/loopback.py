@@ -101,6 +101,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--short", action="store_true", help="4 MiB only, three repeats")
     options = parser.parse_args()
+
     if options.short:
         options.mib = [4]
         options.repeats = 3

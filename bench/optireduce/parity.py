@@ -237,6 +237,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--short", action="store_true", help="three trainings of one seed")
     options = parser.parse_args()
+
     left()
     cost()
     training(1 if options.short else options.seeds, options.short)

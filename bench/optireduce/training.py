@@ -84,7 +84,9 @@ def loopback(options: argparse.Namespace) -> None:
     print("| task | way | thrown away | at 1/4 of the steps | at 3/4 | accuracy "
           "| against Gloo, by seed | mean | lost | drift | skipped |")  # fmt: skip
     print("|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
+
     ways = [(GLOO, 0.0), *((OURS, share) for share in options.shares)]
+
     for name in options.tasks:
         runs = [Run(way, share, seed) for seed in seeds for way, share in ways]
         job = Job(
@@ -95,6 +97,7 @@ def loopback(options: argparse.Namespace) -> None:
             cap_s=1e9,
             datagram_bytes=LOOPBACK_DATAGRAM_BYTES,
         )
+
         results = train(job, options.hosts, None)
         lossless = [results[Run(GLOO, 0.0, seed)] for seed in seeds]
         for way, share in ways:
@@ -127,12 +130,14 @@ def on_lab(options: argparse.Namespace) -> None:
     steps = options.steps or LAB_STEPS
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     trainings = f"{options.seeds} x {steps} steps"
+
     most_s = len(options.tasks) * len(options.networks) * (2 * len(seeds) * options.cap + 8)
     print(f"{options.hosts} hosts, {options.rate:g} Mbit/s, reno, {trainings} "
           f"(at most about {most_s:.0f} s)\n")  # fmt: skip
     print("| task | network | way | steps | step mean, ms | p50 | p99 | Gloo's mean over this "
           "| accuracy | lost | t_B |")  # fmt: skip
     print("|:--|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
+
     for task in options.tasks:
         for name in options.networks:
             network = Network(
@@ -141,6 +146,7 @@ def on_lab(options: argparse.Namespace) -> None:
             runs = [Run(way, 0.0, seed) for seed in seeds for way in (GLOO, OURS)]
             job = Job(task=task, runs=runs, steps=steps, warm_up=WARM_UP, cap_s=options.cap)
             results = train(job, options.hosts, network)
+
             of_gloo = [results[Run(GLOO, 0.0, seed)] for seed in seeds]
             gloo_mean_s = statistics.mean(step_seconds(of_gloo))
             for way in (GLOO, OURS):
@@ -194,6 +200,7 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="digits, 40 steps, few networks")
     parser.add_argument("--loopback", action="store_true", help="accuracy alone, without a lab")
     options = parser.parse_args()
+
     if not options.seeds:
         options.seeds = 3 if options.loopback else 1
     if options.short:

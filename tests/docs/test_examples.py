@@ -125,12 +125,12 @@ def test_example(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", RANKED)
 @on_ranks(2)
-def test_example_on_ranks(rank, size, store, name, tmp_path):
+def test_example_on_ranks(rank, world_size, store, name, tmp_path):
     os.environ |= ENVIRONMENT
     os.environ["MASTER_ADDR"] = store.host
     os.environ["MASTER_PORT"] = str(store.port)
     os.environ["RANK"] = str(rank)
-    os.environ["WORLD_SIZE"] = str(size)
+    os.environ["WORLD_SIZE"] = str(world_size)
     os.chdir(tmp_path)
     _hold(EXAMPLES[name])
 

@@ -47,7 +47,7 @@ class Call:
     """One call, the same on all ranks but for ``rank``."""
 
     rank: int
-    size: int
+    world_size: int
     key: int
     groups: dict[tuple[int, ...], Any]
     random: random.Random = field(init=False)
@@ -55,7 +55,7 @@ class Call:
     def __post_init__(self) -> None:
         self.random = random.Random(self.key)
         self.count = self.random.choice(COUNTS)
-        self.root = self.random.randrange(self.size)
+        self.root = self.random.randrange(self.world_size)
 
     def of(
         self, rank: int, count: int, dtype: torch.dtype = torch.float32, part: int = 0
@@ -69,8 +69,8 @@ class Call:
         return self.of(self.rank, count, dtype, part)
 
     def every(self, count: int, dtype: torch.dtype = torch.float32, part: int = 0) -> torch.Tensor:
-        """What all ranks bring in: shape (size, count)."""
-        return torch.stack([self.of(rank, count, dtype, part) for rank in range(self.size)])
+        """What all ranks bring in: shape (world_size, count)."""
+        return torch.stack([self.of(rank, count, dtype, part) for rank in range(self.world_size)])
 
     def total(self, count: int, dtype: torch.dtype = torch.float32, part: int = 0) -> torch.Tensor:
         """The sum over all ranks: shape (count,)."""
@@ -166,7 +166,7 @@ def _all_reduce_scalar(call: Call) -> Started:
 @_call
 def _all_reduce_average(call: Call) -> Started:
     # Divided by the number of ranks before or after the sum, as the backend likes: both are exact.
-    tensor = call.mine(call.count) * call.size
+    tensor = call.mine(call.count) * call.world_size
     work = dist.all_reduce(tensor, dist.ReduceOp.AVG, async_op=True)
     return Started([work], lambda: same(tensor, call.total(call.count)))
 
@@ -199,10 +199,10 @@ def _all_reduce_sparse(call: Call) -> Started:
         return call.of(rank, 3 * (rank + 1)).reshape(rank + 1, 3)  # each rank has other rows
 
     rows = torch.arange(call.rank + 1).unsqueeze(0)
-    tensor = torch.sparse_coo_tensor(rows, entries(call.rank), (call.size + 1, 3))
+    tensor = torch.sparse_coo_tensor(rows, entries(call.rank), (call.world_size + 1, 3))
     work = dist.all_reduce(tensor, async_op=True)
-    right = torch.zeros(call.size + 1, 3)
-    for rank in range(call.size):
+    right = torch.zeros(call.world_size + 1, 3)
+    for rank in range(call.world_size):
         right[: rank + 1] += entries(rank)
     return Started([work], lambda: same(work.result()[0].to_dense(), right), futures=False)
 
@@ -231,7 +231,7 @@ def _coalesced_all_reduce(call: Call) -> Started:
 @_call
 def _all_gather(call: Call) -> Started:
     dtype = call.random.choice([*SUMMABLE, torch.bool, torch.complex64])
-    out = [torch.empty(call.count, dtype=dtype) for _ in range(call.size)]
+    out = [torch.empty(call.count, dtype=dtype) for _ in range(call.world_size)]
     work = dist.all_gather(out, call.mine(call.count, dtype), async_op=True)
     return Started([work], lambda: same(torch.stack(out), call.every(call.count, dtype)))
 
@@ -239,14 +239,14 @@ def _all_gather(call: Call) -> Started:
 @_call
 def _all_gather_into_tensor(call: Call) -> Started:
     dtype = call.random.choice(SUMMABLE)
-    out = torch.empty(call.size * call.count, dtype=dtype)
+    out = torch.empty(call.world_size * call.count, dtype=dtype)
     work = dist.all_gather_into_tensor(out, call.mine(call.count, dtype), async_op=True)
     return Started([work], lambda: same(out, call.every(call.count, dtype).flatten()))
 
 
 @_call
 def _all_gather_into_tensor_in_place(call: Call) -> Started:
-    out = torch.empty(call.size * call.count)
+    out = torch.empty(call.world_size * call.count)
     own = out[call.rank * call.count : (call.rank + 1) * call.count]
     own.copy_(call.mine(call.count))
     work = dist.all_gather_into_tensor(out, own, async_op=True)
@@ -257,7 +257,7 @@ def _all_gather_into_tensor_in_place(call: Call) -> Started:
 def _all_gather_coalesced(call: Call) -> Started:
     out: list[list[torch.Tensor]] = []  # by rank and part
     right = []
-    for rank in range(call.size):
+    for rank in range(call.world_size):
         out.append([torch.empty(call.count + i) for i in range(2)])
         right += [call.of(rank, call.count + i, part=i) for i in range(2)]
     mine = [call.mine(call.count + i, part=i) for i in range(2)]
@@ -268,7 +268,7 @@ def _all_gather_coalesced(call: Call) -> Started:
 
 @_call
 def _coalesced_all_gather(call: Call) -> Started:
-    out = [torch.empty(call.size * (call.count + i)) for i in range(2)]
+    out = [torch.empty(call.world_size * (call.count + i)) for i in range(2)]
     with _coalescing_manager(async_ops=True) as manager:
         for i in range(2):
             dist.all_gather_into_tensor(out[i], call.mine(call.count + i, part=i))
@@ -278,13 +278,13 @@ def _coalesced_all_gather(call: Call) -> Started:
 
 @_call
 def _all_gather_object(call: Call) -> Started:
-    out: list[Any] = [None] * call.size
+    out: list[Any] = [None] * call.world_size
     dist.all_gather_object(
         out, {"rank": call.rank, "key": call.key, "text": "x" * (call.count * call.rank)}
     )
     right = [
         {"rank": rank, "key": call.key, "text": "x" * (call.count * rank)}
-        for rank in range(call.size)
+        for rank in range(call.world_size)
     ]
 
     def check() -> None:
@@ -300,15 +300,15 @@ def _all_gather_object(call: Call) -> Started:
 def _reduce_scatter(call: Call) -> Started:
     dtype = call.random.choice(SUMMABLE)
     out = torch.empty(call.count, dtype=dtype)
-    parts = list(call.mine(call.size * call.count, dtype).split(call.count))
+    parts = list(call.mine(call.world_size * call.count, dtype).split(call.count))
     work = dist.reduce_scatter(out, parts, async_op=True)
-    right = call.total(call.size * call.count, dtype).split(call.count)[call.rank]
+    right = call.total(call.world_size * call.count, dtype).split(call.count)[call.rank]
     return Started([work], lambda: same(out, right), futures=False)
 
 
 @_call
 def _reduce_scatter_uneven(call: Call) -> Started:
-    counts = [call.count + rank for rank in range(call.size)]
+    counts = [call.count + rank for rank in range(call.world_size)]
     out = torch.empty(counts[call.rank])
     work = dist.reduce_scatter(out, list(call.mine(sum(counts)).split(counts)), async_op=True)
     right = call.total(sum(counts)).split(counts)[call.rank]
@@ -319,8 +319,10 @@ def _reduce_scatter_uneven(call: Call) -> Started:
 def _reduce_scatter_tensor(call: Call) -> Started:
     dtype = call.random.choice(SUMMABLE)
     out = torch.empty(call.count, dtype=dtype)
-    work = dist.reduce_scatter_tensor(out, call.mine(call.size * call.count, dtype), async_op=True)
-    right = call.total(call.size * call.count, dtype).split(call.count)[call.rank]
+    work = dist.reduce_scatter_tensor(
+        out, call.mine(call.world_size * call.count, dtype), async_op=True
+    )
+    right = call.total(call.world_size * call.count, dtype).split(call.count)[call.rank]
     return Started([work], lambda: same(out, right), futures=False)
 
 
@@ -328,9 +330,12 @@ def _reduce_scatter_tensor(call: Call) -> Started:
 def _reduce_scatter_tensor_average(call: Call) -> Started:
     out = torch.empty(call.count)
     work = dist.reduce_scatter_tensor(
-        out, call.mine(call.size * call.count) * call.size, dist.ReduceOp.AVG, async_op=True
+        out,
+        call.mine(call.world_size * call.count) * call.world_size,
+        dist.ReduceOp.AVG,
+        async_op=True,
     )
-    right = call.total(call.size * call.count).split(call.count)[call.rank]
+    right = call.total(call.world_size * call.count).split(call.count)[call.rank]
     return Started([work], lambda: same(out, right), futures=False)
 
 
@@ -338,9 +343,9 @@ def _reduce_scatter_tensor_average(call: Call) -> Started:
 def _reduce_scatter_tensor_max(call: Call) -> Started:
     out = torch.empty(call.count)
     work = dist.reduce_scatter_tensor(
-        out, call.mine(call.size * call.count), dist.ReduceOp.MAX, async_op=True
+        out, call.mine(call.world_size * call.count), dist.ReduceOp.MAX, async_op=True
     )
-    right = call.every(call.size * call.count).max(0).values.split(call.count)[call.rank]
+    right = call.every(call.world_size * call.count).max(0).values.split(call.count)[call.rank]
     return Started([work], lambda: same(out, right), futures=False)
 
 
@@ -349,11 +354,13 @@ def _coalesced_reduce_scatter(call: Call) -> Started:
     out = [torch.empty(call.count + i) for i in range(2)]
     with _coalescing_manager(async_ops=True) as manager:
         for i in range(2):
-            dist.reduce_scatter_tensor(out[i], call.mine(call.size * (call.count + i), part=i))
+            dist.reduce_scatter_tensor(
+                out[i], call.mine(call.world_size * (call.count + i), part=i)
+            )
     right = []
     for i in range(2):
         count = call.count + i
-        right.append(call.total(call.size * count, part=i).split(count)[call.rank])
+        right.append(call.total(call.world_size * count, part=i).split(count)[call.rank])
     return Started([manager], _pairs(out, right), futures=False)
 
 
@@ -409,18 +416,22 @@ def _reduce_max(call: Call) -> Started:
 
 @_call
 def _gather(call: Call) -> Started:
-    out = [torch.empty(call.count) for _ in range(call.size)] if call.rank == call.root else None
+    out = (
+        [torch.empty(call.count) for _ in range(call.world_size)]
+        if call.rank == call.root
+        else None
+    )
     work = dist.gather(call.mine(call.count), out, call.root, async_op=True)
     return Started([work], lambda: out is None or same(torch.stack(out), call.every(call.count)))
 
 
 @_call
 def _gather_object(call: Call) -> Started:
-    out = [None] * call.size if call.rank == call.root else None
+    out = [None] * call.world_size if call.rank == call.root else None
     dist.gather_object((call.rank, call.key), out, call.root)
 
     def check() -> None:
-        assert out is None or out == [(rank, call.key) for rank in range(call.size)]
+        assert out is None or out == [(rank, call.key) for rank in range(call.world_size)]
 
     return Started([], check)
 
@@ -429,12 +440,12 @@ def _gather_object(call: Call) -> Started:
 def _scatter(call: Call) -> Started:
     out = torch.empty(call.count)
     parts = (
-        list(call.mine(call.size * call.count).split(call.count))
+        list(call.mine(call.world_size * call.count).split(call.count))
         if call.rank == call.root
         else None
     )
     work = dist.scatter(out, parts, call.root, async_op=True)
-    right = call.of(call.root, call.size * call.count).split(call.count)[call.rank]
+    right = call.of(call.root, call.world_size * call.count).split(call.count)[call.rank]
     return Started([work], lambda: same(out, right))
 
 
@@ -442,9 +453,9 @@ def _scatter(call: Call) -> Started:
 def _scatter_object_list(call: Call) -> Started:
     out: list[Any] = [None]
     parts = (
-        [(rank, call.key) for rank in range(call.size)]
+        [(rank, call.key) for rank in range(call.world_size)]
         if call.rank == call.root
-        else [None] * call.size
+        else [None] * call.world_size
     )
     dist.scatter_object_list(out, parts, call.root)
 
@@ -459,36 +470,36 @@ def _scatter_object_list(call: Call) -> Started:
 
 @_call
 def _all_to_all(call: Call) -> Started:
-    out = [torch.empty(call.count) for _ in range(call.size)]
+    out = [torch.empty(call.count) for _ in range(call.world_size)]
     work = dist.all_to_all(
-        out, list(call.mine(call.size * call.count).split(call.count)), async_op=True
+        out, list(call.mine(call.world_size * call.count).split(call.count)), async_op=True
     )
     right = [
-        call.of(rank, call.size * call.count).split(call.count)[call.rank]
-        for rank in range(call.size)
+        call.of(rank, call.world_size * call.count).split(call.count)[call.rank]
+        for rank in range(call.world_size)
     ]
     return Started([work], _pairs(out, right))
 
 
 @_call
 def _all_to_all_single(call: Call) -> Started:
-    out = torch.empty(call.size * call.count)
-    work = dist.all_to_all_single(out, call.mine(call.size * call.count), async_op=True)
+    out = torch.empty(call.world_size * call.count)
+    work = dist.all_to_all_single(out, call.mine(call.world_size * call.count), async_op=True)
     right = [
-        call.of(rank, call.size * call.count).split(call.count)[call.rank]
-        for rank in range(call.size)
+        call.of(rank, call.world_size * call.count).split(call.count)[call.rank]
+        for rank in range(call.world_size)
     ]
     return Started([work], lambda: same(out, torch.cat(right)))
 
 
 @_call
 def _all_to_all_single_uneven(call: Call) -> Started:
-    counts = [call.count % 500 + rank for rank in range(call.size)]  # to rank r
-    out = torch.empty(call.size * counts[call.rank])
+    counts = [call.count % 500 + rank for rank in range(call.world_size)]  # to rank r
+    out = torch.empty(call.world_size * counts[call.rank])
     work = dist.all_to_all_single(
-        out, call.mine(sum(counts)), [counts[call.rank]] * call.size, counts, async_op=True
+        out, call.mine(sum(counts)), [counts[call.rank]] * call.world_size, counts, async_op=True
     )
-    right = [call.of(rank, sum(counts)).split(counts)[call.rank] for rank in range(call.size)]
+    right = [call.of(rank, sum(counts)).split(counts)[call.rank] for rank in range(call.world_size)]
     return Started([work], lambda: same(out, torch.cat(right)))
 
 
@@ -498,8 +509,8 @@ def _all_to_all_single_uneven(call: Call) -> Started:
 @_call
 def _isend_irecv(call: Call) -> Started:
     out = torch.empty(call.count)
-    source = (call.rank - 1) % call.size
-    destination = (call.rank + 1) % call.size
+    source = (call.rank - 1) % call.world_size
+    destination = (call.rank + 1) % call.world_size
     tag = call.key % 1000
     works = [
         dist.irecv(out, source, tag=tag),
@@ -511,7 +522,7 @@ def _isend_irecv(call: Call) -> Started:
 
 @_call
 def _batch_isend_irecv(call: Call) -> Started:
-    peers = [rank for rank in range(call.size) if rank != call.rank]
+    peers = [rank for rank in range(call.world_size) if rank != call.rank]
     out = [torch.empty(call.count) for _ in peers]
     right = [call.of(peer, call.count) for peer in peers]
     receives = [
@@ -526,11 +537,11 @@ def _batch_isend_irecv(call: Call) -> Started:
 def _recv_from_anybody(call: Call) -> Started:
     out = torch.empty(call.count)
     tag = 1000 + call.key % 1000
-    work = dist.isend(call.mine(call.count), (call.rank + 1) % call.size, tag=tag)
+    work = dist.isend(call.mine(call.count), (call.rank + 1) % call.world_size, tag=tag)
     source = dist.recv(out, tag=tag)
 
     def check() -> None:
-        assert source == (call.rank - 1) % call.size
+        assert source == (call.rank - 1) % call.world_size
         same(out, call.of(source, call.count))
 
     return Started([work], check, forgettable=False, futures=False)
@@ -541,7 +552,7 @@ def _send_object_list(call: Call) -> Started:
     out: list[Any] = [None]
     expected: list[Any] = [None]
     message = (call.key, "z" * call.count)
-    receiver = (call.root + 1) % call.size
+    receiver = (call.root + 1) % call.world_size
     if call.rank == call.root:
         dist.send_object_list([message], receiver)
     elif call.rank == receiver:
@@ -565,11 +576,17 @@ def _barrier(call: Call) -> Started:
 @_call
 def _functional_all_reduce(call: Call) -> Started:
     operation = call.random.choice(["sum", "max", "avg"])
-    out = functional.all_reduce(call.mine(call.count) * call.size, operation, dist.group.WORLD)
+    out = functional.all_reduce(
+        call.mine(call.count) * call.world_size, operation, dist.group.WORLD
+    )
 
     def check() -> None:
-        every = call.every(call.count) * call.size
-        right = {"sum": every.sum(0), "max": every.max(0).values, "avg": every.sum(0) / call.size}
+        every = call.every(call.count) * call.world_size
+        right = {
+            "sum": every.sum(0),
+            "max": every.max(0).values,
+            "avg": every.sum(0) / call.world_size,
+        }
         same(out + 0, right[operation])
 
     return Started([], check)
@@ -584,20 +601,20 @@ def _functional_all_gather(call: Call) -> Started:
 @_call
 def _functional_reduce_scatter(call: Call) -> Started:
     out = functional.reduce_scatter_tensor(
-        call.mine(call.size * call.count), "sum", 0, dist.group.WORLD
+        call.mine(call.world_size * call.count), "sum", 0, dist.group.WORLD
     )
-    right = call.total(call.size * call.count).split(call.count)[call.rank]
+    right = call.total(call.world_size * call.count).split(call.count)[call.rank]
     return Started([], lambda: same(out + 0, right))
 
 
 @_call
 def _functional_all_to_all(call: Call) -> Started:
     out = functional.all_to_all_single(
-        call.mine(call.size * call.count), None, None, dist.group.WORLD
+        call.mine(call.world_size * call.count), None, None, dist.group.WORLD
     )
     right = [
-        call.of(rank, call.size * call.count).split(call.count)[call.rank]
-        for rank in range(call.size)
+        call.of(rank, call.world_size * call.count).split(call.count)[call.rank]
+        for rank in range(call.world_size)
     ]
     return Started([], lambda: same(out + 0, torch.cat(right)))
 
@@ -613,7 +630,7 @@ def _functional_coalesced(call: Call) -> Started:
     kind = call.random.choice(["reduce", "gather", "scatter"])
     group = dist.group.WORLD
     counts = [call.count, call.count + 1]
-    all_counts = [call.size * count for count in counts]
+    all_counts = [call.world_size * count for count in counts]
     if kind == "reduce":
         mine = [call.mine(count, part=i) for i, count in enumerate(counts)]
         out = functional.all_reduce_coalesced(mine, "sum", group)
@@ -627,7 +644,7 @@ def _functional_coalesced(call: Call) -> Started:
         out = functional.reduce_scatter_tensor_coalesced(mine, "sum", [0, 0], group)
         right = []
         for i, count in enumerate(counts):
-            right.append(call.total(call.size * count, part=i).split(count)[call.rank])
+            right.append(call.total(call.world_size * count, part=i).split(count)[call.rank])
 
     def check() -> None:
         for result, expected in zip(out, right, strict=True):

@@ -28,17 +28,17 @@ Buckets = list[torch.Tensor]
 class Shards:
     """The buckets of all groups; this rank owns an equal share of each."""
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, world_size: int) -> None:
         self.rank = rank
-        self.size = size
+        self.world_size = world_size
         self.parameters = [self._zeros(group) for group in GROUPS]
         self.gradients = [self._zeros(group) for group in GROUPS]
 
     def _zeros(self, owned_elements: list[int]) -> Buckets:
-        return [torch.zeros(self.size * count) for count in owned_elements]
+        return [torch.zeros(self.world_size * count) for count in owned_elements]
 
     def own(self, bucket: torch.Tensor) -> torch.Tensor:
-        return bucket.chunk(self.size)[self.rank]
+        return bucket.chunk(self.world_size)[self.rank]
 
     def gather(self, group: int):
         with _coalescing_manager(async_ops=True) as handle:
@@ -67,14 +67,14 @@ def _value(step: int, group: int, bucket: int, rank: int) -> float:
 
 def _check_gathered(shards: Shards, step: int, group: int) -> None:
     for index, bucket in enumerate(shards.parameters[group]):
-        for rank, part in enumerate(bucket.chunk(shards.size)):
+        for rank, part in enumerate(bucket.chunk(shards.world_size)):
             same(part, torch.full_like(part, _value(step, group, index, rank)))
 
 
 def _check_reduced(shards: Shards, step: int, group: int, whole: bool) -> None:
     for index, bucket in enumerate(shards.gradients[group]):
         part = bucket if whole else shards.own(bucket)
-        total = sum(_value(step, group, index, rank) for rank in range(shards.size))
+        total = sum(_value(step, group, index, rank) for rank in range(shards.world_size))
         same(part, torch.full_like(part, total))
 
 
@@ -106,7 +106,7 @@ def _backward(shards: Shards, step: int, weight: torch.Tensor) -> None:
     whole = step % 3 == 2
     # An average by every second step; the values are multiplied so that it's the sum.
     average = step % 2 == 1 and not whole
-    factor = shards.size if average else 1
+    factor = shards.world_size if average else 1
     operation = dist.ReduceOp.AVG if average else dist.ReduceOp.SUM
 
     under_way = []
@@ -122,11 +122,11 @@ def _backward(shards: Shards, step: int, weight: torch.Tensor) -> None:
         _check_reduced(shards, step, group, whole)
 
 
-def _loop(rank, size, store, way, schedule, iterations):
+def _loop(rank, world_size, store, way, schedule, iterations):
     """The number of iterations done, and the paths."""
     warnings.simplefilter("ignore", FutureWarning)  # of names that are deprecated, and in use
-    group = begin(way, rank, size, store, schedule)
-    shards = Shards(rank, size)
+    group = begin(way, rank, world_size, store, schedule)
+    shards = Shards(rank, world_size)
     weight = torch.randn(64, 64)
     for step in range(iterations):
         _update(shards, step)
@@ -140,23 +140,23 @@ def _loop(rank, size, store, way, schedule, iterations):
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    ("way", "size", "iterations"),
+    ("way", "world_size", "iterations"),
     [(AUTO, 2, 1000), (SCHEDULE, 2, 1000), (AUTO, 4, 400), (EAGER, 4, 400), (SCHEDULE, 4, 400)],
 )
-def test_coalesced_loops(way, size, iterations, schedules):
-    _all_ranks(way, size, iterations, schedules, timeout_s=200)
+def test_coalesced_loops(way, world_size, iterations, schedules):
+    _all_ranks(way, world_size, iterations, schedules, timeout_s=200)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1900)
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize("way", [AUTO, SCHEDULE])
-def test_ten_thousand_loops(way, size, schedules):
-    _all_ranks(way, size, 10_000, schedules, timeout_s=1800)
+def test_ten_thousand_loops(way, world_size, schedules):
+    _all_ranks(way, world_size, 10_000, schedules, timeout_s=1800)
 
 
-def _all_ranks(way, size, iterations, schedules, timeout_s):
-    outcomes = spawn(_loop, size, way, schedules[size], iterations, timeout_s=timeout_s)
+def _all_ranks(way, world_size, iterations, schedules, timeout_s):
+    outcomes = spawn(_loop, world_size, way, schedules[world_size], iterations, timeout_s=timeout_s)
     for done, paths in results(outcomes):
         assert done == iterations
         assert paths == {"several tensors at once": iterations // 3 * len(GROUPS)}

@@ -52,7 +52,7 @@ def outcomes(schedules, tmp_path_factory) -> dict[str, dict[str, str]]:
     return {way: json.loads((folder / f"{way}.json").read_text()) for way in running}
 
 
-def _start(way: str, variables: dict[str, str], folder: Path) -> subprocess.Popen:
+def _start(way: str, variables: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
     """Start the suite in one way; it writes WAY.json, and prints to WAY.log, in ``folder``."""
     temporary = folder / way
     temporary.mkdir()

@@ -20,7 +20,7 @@ from tests.frameworks.calls import CALLS, Call, Started, same
 from tests.frameworks.jobs import AUTO, EAGER, GLOO, SCHEDULE, begin, results
 from tests.runtime.spawning import spawn
 
-SIZE = 4
+RANKS = 4
 OPERATIONS = 1500
 OPERATIONS_LONG = 5000
 """How many calls each rank makes; the longer run is in ``make test-frameworks-long``.
@@ -60,11 +60,11 @@ def _finish(call: UnderWay, dice: random.Random) -> None:
         raise
 
 
-def _soak(rank, size, store, way, schedule, seed, operations):
+def _soak(rank, world_size, store, way, schedule, seed, operations):
     """How often each call was made, and the paths of the group."""
     faulthandler.enable()
     warnings.simplefilter("ignore", FutureWarning)  # of names that are deprecated, and in use
-    group = begin(way, rank, size, store, schedule)
+    group = begin(way, rank, world_size, store, schedule)
     groups = {ranks: dist.new_group(list(ranks)) for ranks in SUBGROUPS}
     order = random.Random(seed)  # alike on all ranks
     dice = random.Random(f"{seed} {rank}")  # not alike
@@ -74,7 +74,7 @@ def _soak(rank, size, store, way, schedule, seed, operations):
     for number in range(operations):
         name = order.choice(sorted(CALLS))
         counts[name] = counts.get(name, 0) + 1
-        started = CALLS[name](Call(rank, size, seed * operations + number, groups))
+        started = CALLS[name](Call(rank, world_size, seed * operations + number, groups))
         if started.works and started.forgettable and dice.random() < FORGOTTEN:
             continue
         under_way.append(UnderWay(name, number, started))
@@ -96,7 +96,7 @@ def _soak(rank, size, store, way, schedule, seed, operations):
 )
 def test_soak(way, operations, schedules):
     print(f"seed {SEED}")
-    outcomes = results(spawn(_soak, SIZE, way, schedules[SIZE], SEED, operations, timeout_s=240))
+    outcomes = results(spawn(_soak, RANKS, way, schedules[RANKS], SEED, operations, timeout_s=240))
     counts, paths = outcomes[0]
     assert len(counts) == len(CALLS) >= 50
     assert sum(counts.values()) == operations
@@ -110,17 +110,19 @@ LIAR = 1
 NOTHING_TO_GET_WRONG = {"all_reduce_empty", "barrier"}
 
 
-def _refused(rank, size, store, keys):
+def _refused(rank, world_size, store, keys):
     """The calls whose check refused on this rank when the liar brought in something else."""
     warnings.simplefilter("ignore", FutureWarning)
-    begin(GLOO, rank, size, store)
+    begin(GLOO, rank, world_size, store)
     groups = {ranks: dist.new_group(list(ranks)) for ranks in SUBGROUPS}
+
     refused = set()
     for name in sorted(CALLS):
         for key in range(keys):
-            call = Call(rank, size, key, groups)
+            call = Call(rank, world_size, key, groups)
             if rank == LIAR:
                 call.key += 10**6
+
             started = CALLS[name](call)
             for work in started.works:
                 work.wait()
@@ -128,6 +130,7 @@ def _refused(rank, size, store, keys):
                 started.check()
             except AssertionError:
                 refused.add(name)
+
     dist.destroy_process_group()
     return refused
 
@@ -135,7 +138,7 @@ def _refused(rank, size, store, keys):
 @pytest.mark.timeout(120)
 def test_every_check_refuses():
     # The liar's own checks expect its own numbers and don't count.
-    refused_by_rank = results(spawn(_refused, SIZE, 16, timeout_s=100))
+    refused_by_rank = results(spawn(_refused, RANKS, 16, timeout_s=100))
     refused: set[str] = set()
     for rank, names in enumerate(refused_by_rank):
         if rank != LIAR:

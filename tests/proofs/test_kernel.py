@@ -228,7 +228,7 @@ def test_bound_for_arrivals_is_that_of_synth(kernel: Path) -> None:
         arrival = [0, *(rng.choice([0, rng.randint(0, 40)]) for _ in range(n - 1))]
         rng.shuffle(arrival)
         arrivals_text = ",".join(map(str, arrival))
-        command = [kernel, "--arrivals-bound", str(n), str(k), arrivals_text]
+        command = [str(kernel), "--arrivals-bound", str(n), str(k), arrivals_text]
         proved = subprocess.check_output(command)
         assert int(proved) == Arrivals(k, tuple(arrival), ()).bound, command
 

@@ -62,6 +62,7 @@ def _length(orders: tuple[Order, ...], times: dict[str, list[int]], delays: list
     """When an action ends, by stage, kind and microbatch."""
     remaining = [deque(order) for order in orders]
     clock = [0] * len(orders)
+
     while any(remaining):
         done = len(end)
         for stage, order in enumerate(remaining):

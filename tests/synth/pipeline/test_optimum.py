@@ -177,7 +177,7 @@ def test_robust_against_every_order_of_tiny_problems(objective: str) -> None:
 
 
 def _mean(makespans: list[int]) -> Fraction:
-    return sum(makespans, Fraction(0)) / len(makespans)
+    return Fraction(sum(makespans), len(makespans))
 
 
 def test_the_upper_corner_of_ranges_is_optimal() -> None:
