@@ -39,7 +39,14 @@ def new_step(count: int) -> Step:
 
 
 class Builder:
-    """Appends steps to blocks, with what they wait for."""
+    """Appends steps to blocks, with what they wait for.
+
+    Attributes:
+        clocks: per block, the last step of each other block that it comes after.
+        touched: per address, the steps that touch it: (block, index, whether it is written).
+        memory: what each address holds, as a sum of (rank, chunk); None: nothing defined.
+        presses: some blocks are ordered by full FIFOs instead of counters.
+    """
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw

@@ -24,7 +24,17 @@ REMOTE = {"i": 0, "o": 1, "s": 2}
 
 
 class Builder:
-    """Appends operations to blocks, with what they have to wait for."""
+    """Appends operations to blocks, with what they have to wait for.
+
+    Attributes:
+        parts: into how many parts (``tbg_info``) an operation may be cut, for as many blocks.
+        clocks: per (rank, block), the last operation of each other block that it comes after.
+        touched: per cell, the operations that touch it: (rank, block, index, whether written).
+        channels: per (rank, block, peer, its block), the numbers of the channel's two ends.
+        within: per (rank, earlier block, later block), the semaphore between the two.
+        shares: the blocks of a rank share one semaphore, and one channel to each peer.
+        meets: how often two blocks of a rank meet at a barrier instead of using a semaphore.
+    """
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw

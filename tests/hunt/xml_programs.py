@@ -84,7 +84,15 @@ def new_step(kind: str, src: Place = ("i", 0), dst: Place = ("o", 0), cnt: int =
 
 
 class Builder:
-    """Appends steps to blocks, with the waits that they need."""
+    """Appends steps to blocks, with the waits that they need.
+
+    Attributes:
+        touched: per cell, the steps that touch it: (block, index, whether it is written).
+        ordered: per (rank, block, earlier block), the last step that the block comes after.
+        by_pressure: some blocks are ordered by full FIFOs instead of flags.
+        in_scratch: how often data goes through scratch, though it need not.
+        echoes: how often a message comes back from its receiver, while it is sent.
+    """
 
     def __init__(self, draw: random.Random, ranks: int, most_blocks: int) -> None:
         self.draw = draw
@@ -178,9 +186,7 @@ class Builder:
                 free = sender.send < 0 and receiver.recv < 0
                 if not free or sender.chan != receiver.chan:
                     continue
-                sends = {block.chan for block in self.gpus[source] if block.send == target}
-                receives = {block.chan for block in self.gpus[target] if block.recv == source}
-                if sender.chan not in sends | receives:
+                if sender.chan not in _channels_between(self.gpus, source, target):
                     sender.send = target
                     receiver.recv = source
                     return sending, receiving
@@ -249,7 +255,7 @@ class Builder:
         return [(cell, False) for cell in reads] + [(cell, True) for cell in writes]
 
     def _flag(self, rank: int, block: int, earlier: int, index: int, step: Step) -> None:
-        """Let ``step``, which comes next in ``block``, wait for step ``at`` of ``earlier``."""
+        """Let ``step``, which comes next in ``block``, wait for step ``index`` of ``earlier``."""
         self.gpus[rank][earlier].steps[index]["hasdep"] = 1
         if step["depid"] >= 0:
             # A step can name one dependency only.
