@@ -27,7 +27,9 @@ DIVIDED = ("allgather", "reducescatter", "alltoall")
 TAKES = {"r", "rcs", "rrs", "rrc", "rrcs"}
 GIVES = {"s", "rcs", "rrs", "rrcs"}
 ROOM = {"Simple": 2**21, "LL": 2**15, "LL128": 576_000}
+"""Bytes of data in a message; of broadcast and reduce a quarter of that in Simple."""
 DEPTH = {"Simple": 2, "LL": 8, "LL128": 8}
+"""Messages that a connection holds."""
 
 
 @dataclass
