@@ -36,10 +36,12 @@ TAKES = {"r", "rcs", "rrs", "rrc", "rrcs"}
 GIVES = {"s", "rcs", "rrs", "rrcs"}
 READS = {"s", "cpy", "rrs", "rrc", "rrcs"}
 STORES = {"r", "rcs", "rrc", "rrcs", "cpy", "re"}
+"""The kinds of steps that receive a message, send one, read their source, write their target."""
 DIVIDED = {"allgather", "reducescatter", "alltoall"}
 MESSAGES = {"Simple": 2, "LL": 8, "LL128": 8}
 """In flight on one connection, whose buffer has 8 steps: a message of Simple takes four of them."""
 MOST_FUSED = 16
+"""Consecutive ``re`` that the kernel has room for."""
 STATES = 400
 """More states than these are not explored, and the program is undecided."""
 PAIRS = 30
