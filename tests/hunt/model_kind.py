@@ -124,7 +124,8 @@ class ModelKind:
 
 def _step(draft: Draft, position: Position) -> ModelStep:
     block, index = position
-    return draft["blocks"][block][index]
+    step: ModelStep = draft["blocks"][block][index]
+    return step
 
 
 def _without(draft: Draft, positions: list[Position]) -> Draft:

@@ -39,7 +39,14 @@ def new_step(count: int) -> Step:
 
 
 class Builder:
-    """Appends steps to blocks, with what they wait for."""
+    """Appends steps to blocks, with what they wait for.
+
+    Attributes:
+        clocks: per block, the last step of each other block that it comes after.
+        touched: per address, the steps that touch it: (block, index, whether it is written).
+        memory: what each address holds, as a sum of (rank, chunk); None: nothing defined.
+        presses: some blocks are ordered by full FIFOs instead of counters.
+    """
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
@@ -301,6 +308,25 @@ def positions_of(draft: Draft) -> list[Position]:
     return positions
 
 
+CHANGES = (
+    "drop a wait",
+    "drop a wait",
+    "wait for a lower value",
+    "signal or not",
+    "swap",
+    "swap",
+    "drop",
+    "start of an area",
+    "start of an area",
+    "count",
+    "slots",
+    "press the other way",
+    "delay",
+    "another wait",
+)
+"""The kinds of changes; those named several times are made more often."""
+
+
 def change(draft: Draft, draw: random.Random) -> None:
     """One change."""
     positions = positions_of(draft)
@@ -314,37 +340,37 @@ def change(draft: Draft, draw: random.Random) -> None:
     for steps_of_block in draft["blocks"]:
         waiting += [step_there for step_there in steps_of_block if step_there["waits"]]
 
-    kind = draw.randrange(14)
-    if kind in {0, 1} and waiting:
+    kind = draw.choice(CHANGES)
+    if kind == "drop a wait" and waiting:
         waits = draw.choice(waiting)["waits"]
         del waits[draw.randrange(len(waits))]
-    elif kind == 2 and waiting:
+    elif kind == "wait for a lower value" and waiting:
         waits = draw.choice(waiting)["waits"]
         draw.choice(waits)[1] -= draw.choice((1, 2, 3))
-    elif kind == 3:
+    elif kind == "signal or not":
         if step["signals"]:
             step["signals"] = []
         else:
             step["signals"] = [[block, 2 * index + draw.choice((-1, 0, 0, 1))]]
-    elif kind in {4, 5} and index + 1 < len(steps):
+    elif kind == "swap" and index + 1 < len(steps):
         steps.insert(index + 1, steps.pop(index))
-    elif kind == 6:
+    elif kind == "drop":
         del steps[index]
-    elif kind in {7, 8} and step["sources"] + step["targets"]:
+    elif kind == "start of an area" and step["sources"] + step["targets"]:
         side = draw.choice([name for name in ("sources", "targets") if step[name]])
         areas = step[side]
         number = draw.randrange(len(areas))
         moved = areas[number] + draw.choice((-1, 1, CHUNKS))
         areas[number] = min(max(0, moved), draft["addresses"] - step["count"])
-    elif kind == 9:
+    elif kind == "count":
         count = draw.choice((0, 1, 2))
         if count <= step["count"] or not step["sources"] + step["targets"]:
             step["count"] = count
-    elif kind == 10:
+    elif kind == "slots":
         draft["slots"] = draw.choice((1, 2, 3, None))
-    elif kind == 11:
+    elif kind == "press the other way":
         _press_the_other_way(draft, draw)
-    elif kind == 12:
+    elif kind == "delay":
         _delay(draft, steps, draw.randrange(1, 6))
     else:
         counter = draw.randrange(len(draft["blocks"]))

@@ -47,15 +47,15 @@ class Plan:
         self.plan = plan
         self.gpus = plan["gpus"]
         self.lanes = 2
-        group_sizes = 1
+        parts = 1
         for gpu in self.gpus:
             for block in gpu["threadblocks"]:
                 for op in block["ops"]:
                     ids = op.get("channel_ids", op.get("semaphore_ids", ()))
                     self.lanes = max(self.lanes, len(ids))
                     if "tbg_info" in op:
-                        group_sizes = lcm(group_sizes, op["tbg_info"]["tbg_size"])
-        self.words = self.lanes * group_sizes  # of a chunk, so that it can be cut for all of these
+                        parts = lcm(parts, op["tbg_info"]["tbg_size"])
+        self.words = self.lanes * parts  # of a chunk, so that it can be cut for all of these
 
         self._cells(random.Random(seed))
         self.counters: list[int] = []

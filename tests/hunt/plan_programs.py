@@ -24,7 +24,17 @@ REMOTE = {"i": 0, "o": 1, "s": 2}
 
 
 class Builder:
-    """Appends operations to blocks, with what they have to wait for."""
+    """Appends operations to blocks, with what they have to wait for.
+
+    Attributes:
+        parts: into how many parts (``tbg_info``) an operation may be cut, for as many blocks.
+        clocks: per (rank, block), the last operation of each other block that it comes after.
+        touched: per cell, the operations that touch it: (rank, block, index, whether written).
+        channels: per (rank, block, peer, its block), the numbers of the channel's two ends.
+        within: per (rank, earlier block, later block), the semaphore between the two.
+        shares: the blocks of a rank share one semaphore, and one channel to each peer.
+        meets: how often two blocks of a rank meet at a barrier instead of using a semaphore.
+    """
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
@@ -434,6 +444,32 @@ def positions_of(plan: Plan) -> list[Position]:
     return positions
 
 
+CHANGES = (
+    "count of a barrier",
+    "count of a barrier",
+    "count of a barrier",
+    "number of a barrier",
+    "drop a nop",
+    "drop a nop",
+    "drop",
+    "swap",
+    "swap",
+    "move",
+    "index of an area",
+    "size of an area",
+    "initial value of a semaphore",
+    "another semaphore or channel",
+    "double",
+    "another barrier",
+    "pass a semaphore",
+    "another block",
+    "two channels at once",
+    "part of an operation",
+    "pass a semaphore",
+)
+"""The kinds of changes; those named several times are made more often."""
+
+
 def change(plan: Plan, draw: random.Random) -> None:
     """One change of the kind that people make."""
     positions = positions_of(plan)
@@ -441,7 +477,7 @@ def change(plan: Plan, draw: random.Random) -> None:
         return
 
     position = draw.choice(positions)
-    kind = draw.randrange(21)
+    kind = draw.choice(CHANGES)
     for change_of_kind in (
         _change_barriers,
         _change_the_order,
@@ -469,11 +505,11 @@ def _named(plan: Plan, *names: str) -> list[tuple[list[Operation], int]]:
     return operations_and_indices
 
 
-def _change_barriers(plan: Plan, position: Position, kind: int, draw: random.Random) -> bool:
+def _change_barriers(plan: Plan, position: Position, kind: str, draw: random.Random) -> bool:
     """A count or a number of barriers, or one barrier more; returns whether it is such a kind."""
     gpu = plan["gpus"][position[0]]
     barriers = _named(plan, "barrier")
-    if kind <= 2 and barriers:
+    if kind == "count of a barrier" and barriers:
         same = draw.random() < 0.5
         drawn = draw.choice(barriers)
         operations, index = drawn
@@ -483,54 +519,54 @@ def _change_barriers(plan: Plan, position: Position, kind: int, draw: random.Ran
             operations, index = barrier
             if barrier == drawn or (same and operations[index] == before):
                 operations[index]["num_threadblocks"] = count
-    elif kind == 3 and barriers:
+    elif kind == "number of a barrier" and barriers:
         operations, index = draw.choice(barriers)
         operations[index]["barrier_id"] = draw.randrange(3)
-    elif kind == 15:
+    elif kind == "another barrier":
         count = draw.choice((1, 1, 2, 3))
         extra = {"name": "barrier", "barrier_id": draw.randrange(2), "num_threadblocks": count}
         blocks = gpu["threadblocks"]
         for block in draw.sample(blocks, draw.randint(1, len(blocks))):
             block["ops"].insert(draw.randint(0, len(block["ops"])), dict(extra))
-    elif kind == 17:
+    elif kind == "another block":
         _another_block(gpu, draw)
     else:
         return False
     return True
 
 
-def _change_the_order(plan: Plan, position: Position, kind: int, draw: random.Random) -> bool:
+def _change_the_order(plan: Plan, position: Position, kind: str, draw: random.Random) -> bool:
     """Operations dropped, swapped, moved, doubled; returns whether it is such a kind."""
     rank, number, index = position
     gpu = plan["gpus"][rank]
     operations = gpu["threadblocks"][number]["ops"]
     nops = _named(plan, "nop")
-    if kind in {4, 5} and nops:
+    if kind == "drop a nop" and nops:
         operations_of_nop, index_of_nop = draw.choice(nops)
         del operations_of_nop[index_of_nop]
-    elif kind == 6:
+    elif kind == "drop":
         del operations[index]
-    elif kind in {7, 8} and index + 1 < len(operations):
+    elif kind == "swap" and index + 1 < len(operations):
         operations.insert(index + 1, operations.pop(index))
-    elif kind == 9:
+    elif kind == "move":
         block = draw.choice(gpu["threadblocks"])
         moved = operations.pop(index)
         block["ops"].insert(min(index, len(block["ops"])), moved)
-    elif kind == 14:
+    elif kind == "double":
         operations.insert(index, deepcopy(operations[index]))
     else:
         return False
     return True
 
 
-def _change_an_area(plan: Plan, position: Position, kind: int, draw: random.Random) -> bool:
+def _change_an_area(plan: Plan, position: Position, kind: str, draw: random.Random) -> bool:
     """Where an area is, or how large; returns whether it is such a kind."""
     rank, number, index = position
     op = plan["gpus"][rank]["threadblocks"][number]["ops"][index]
-    if kind == 10 and "src_buff" in op:
+    if kind == "index of an area" and "src_buff" in op:
         area = draw.choice(op["src_buff"] + op["dst_buff"])
         area["index"] = max(0, area["index"] + draw.choice((-1, 1)))
-    elif kind == 11 and "src_buff" in op:
+    elif kind == "size of an area" and "src_buff" in op:
         area = draw.choice(op["src_buff"] + op["dst_buff"])
         area["size"] = draw.choice((1, 2))
     else:
@@ -542,23 +578,23 @@ SYNCHRONIZING = ("signal", "wait", "rlxsignal", "rlxwait", "sem_release", "sem_a
 
 
 def _change_semaphores_and_channels(
-    plan: Plan, position: Position, kind: int, draw: random.Random
+    plan: Plan, position: Position, kind: str, draw: random.Random
 ) -> bool:
     """Who signals whom, and how often; returns whether it is such a kind."""
     rank, number, index = position
     gpu = plan["gpus"][rank]
-    if kind == 12 and gpu["semaphores"]:
+    if kind == "initial value of a semaphore" and gpu["semaphores"]:
         draw.choice(gpu["semaphores"])["init_value"] += draw.choice((-1, 1, 1))
-    elif kind == 13:
+    elif kind == "another semaphore or channel":
         synchronizing = _named(plan, *SYNCHRONIZING)
         if synchronizing:
             operations, index = draw.choice(synchronizing)
             op = operations[index]
             ids = "semaphore_ids" if "semaphore_ids" in op else "channel_ids"
             op[ids] = [max(0, op[ids][0] + draw.choice((-1, 1)))]
-    elif kind in {16, 20}:
+    elif kind == "pass a semaphore":
         _pass_a_semaphore(gpu, draw)
-    elif kind == 18:
+    elif kind == "two channels at once":
         nops = _named(plan, "nop")
         operations = gpu["threadblocks"][number]["ops"]
         if nops:

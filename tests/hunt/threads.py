@@ -80,8 +80,8 @@ class Machine:
 
         # Per cell and thread: its last act that touches the cell, and its last one that writes it.
         self.last: dict[int, dict[int, list[int]]] = {}
-        for number, thread in enumerate(self.touches):
-            for position, touched in enumerate(thread):
+        for number, touches_of_thread in enumerate(self.touches):
+            for position, touched in enumerate(touches_of_thread):
                 for cell, writes in touched.items():
                     of_cell = self.last.setdefault(cell, {}).setdefault(number, [-1, -1])
                     of_cell[0] = position
@@ -183,7 +183,7 @@ class Machine:
             return False
 
         act = self.threads[number][position]
-        held = state.held[number]
+        held: int = state.held[number]
         counters = state.counters
         if act.kind == "at least":
             return counters[act.counter] >= act.number
@@ -309,7 +309,7 @@ class _Ahead:
     def may(self, number: int) -> bool:
         """Whether a thread may go on."""
         act = self.machine.threads[number][self.positions[number]]
-        held = self.held[number]
+        held: int = self.held[number]
         if act.kind == "at least":
             return self.counters[act.counter] >= act.number
         if act.kind == "read":
@@ -353,9 +353,9 @@ def _put(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
 
 def _sum(values: list[Value]) -> Value:
     """The sum; of anything that is not defined, nothing that is defined."""
-    total: Value = 0
+    total = 0
     for value in values:
-        if value is JUNK:
+        if value is None:
             return JUNK
         total += value
     return total

@@ -36,9 +36,12 @@ TAKES = {"r", "rcs", "rrs", "rrc", "rrcs"}
 GIVES = {"s", "rcs", "rrs", "rrcs"}
 READS = {"s", "cpy", "rrs", "rrc", "rrcs"}
 STORES = {"r", "rcs", "rrc", "rrcs", "cpy", "re"}
+"""The kinds of steps that receive a message, send one, read their source, write their target."""
 DIVIDED = {"allgather", "reducescatter", "alltoall"}
 MESSAGES = {"Simple": 2, "LL": 8, "LL128": 8}
+"""In flight on one connection, whose buffer has 8 steps: a message of Simple takes four of them."""
 MOST_FUSED = 16
+"""Consecutive ``re`` that the kernel has room for."""
 STATES = 400
 """More states than these are not explored, and the program is undecided."""
 PAIRS = 30
@@ -199,10 +202,10 @@ def _counted(parsed: list[Transmission], publishes: list[bool]) -> list[Transmis
 def room_of(file: File, steps: int) -> int:
     """Bytes of data in a message of so many steps of a connection's buffer (in Simple)."""
     if file.protocol == "Simple":
-        return steps * 4 * 2**20 // 8
+        return steps * 4 * 2**20 // 8  # of a buffer of 4 MiB
     if file.protocol == "LL":
-        return 8 * 512 * 16 // 2
-    return 4_915_200 // 8 * 15 // 16
+        return 8 * 512 * 16 // 2  # every word has a flag beside it
+    return 4_915_200 // 8 * 15 // 16  # every 15 words have one
 
 
 def per_message(file: File) -> list[int]:

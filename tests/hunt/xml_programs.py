@@ -27,7 +27,9 @@ DIVIDED = ("allgather", "reducescatter", "alltoall")
 TAKES = {"r", "rcs", "rrs", "rrc", "rrcs"}
 GIVES = {"s", "rcs", "rrs", "rrcs"}
 ROOM = {"Simple": 2**21, "LL": 2**15, "LL128": 576_000}
+"""Bytes of data in a message; of broadcast and reduce a quarter of that in Simple."""
 DEPTH = {"Simple": 2, "LL": 8, "LL128": 8}
+"""Messages that a connection holds."""
 
 
 @dataclass
@@ -84,7 +86,15 @@ def new_step(kind: str, src: Place = ("i", 0), dst: Place = ("o", 0), cnt: int =
 
 
 class Builder:
-    """Appends steps to blocks, with the waits that they need."""
+    """Appends steps to blocks, with the waits that they need.
+
+    Attributes:
+        touched: per cell, the steps that touch it: (block, index, whether it is written).
+        ordered: per (rank, block, earlier block), the last step that the block comes after.
+        by_pressure: some blocks are ordered by full FIFOs instead of flags.
+        in_scratch: how often data goes through scratch, though it need not.
+        echoes: how often a message comes back from its receiver, while it is sent.
+    """
 
     def __init__(self, draw: random.Random, ranks: int, most_blocks: int) -> None:
         self.draw = draw
@@ -178,9 +188,7 @@ class Builder:
                 free = sender.send < 0 and receiver.recv < 0
                 if not free or sender.chan != receiver.chan:
                     continue
-                sends = {block.chan for block in self.gpus[source] if block.send == target}
-                receives = {block.chan for block in self.gpus[target] if block.recv == source}
-                if sender.chan not in sends | receives:
+                if sender.chan not in _channels_between(self.gpus, source, target):
                     sender.send = target
                     receiver.recv = source
                     return sending, receiving
@@ -249,7 +257,7 @@ class Builder:
         return [(cell, False) for cell in reads] + [(cell, True) for cell in writes]
 
     def _flag(self, rank: int, block: int, earlier: int, index: int, step: Step) -> None:
-        """Let ``step``, which comes next in ``block``, wait for step ``at`` of ``earlier``."""
+        """Let ``step``, which comes next in ``block``, wait for step ``index`` of ``earlier``."""
         self.gpus[rank][earlier].steps[index]["hasdep"] = 1
         if step["depid"] >= 0:
             # A step can name one dependency only.
@@ -574,6 +582,35 @@ def steps_of(draft: Draft) -> list[Position]:
     return positions
 
 
+CHANGES = (
+    "drop a wait",
+    "wait for an earlier step",
+    "wait for the next step",
+    "publish a flag or not",
+    "another wait",
+    "swap",
+    "swap",
+    "move",
+    "offset",
+    "buffer",
+    "count",
+    "type",
+    "drop",
+    "protocol",
+    "any size",
+    "join",
+    "more messages before",
+    "delay",
+    "delay",
+    "press the other way",
+    "press the other way",
+    "press the other way",
+    "press the other way",
+    "press the other way",
+)
+"""The kinds of changes; those named several times are made more often."""
+
+
 def change(draft: Draft, draw: random.Random) -> None:
     """One change of the kind that people make."""
     positions = steps_of(draft)
@@ -583,7 +620,7 @@ def change(draft: Draft, draw: random.Random) -> None:
     position = draw.choice(positions)
     rank, number, index = position
     block = draft.gpus[rank][number]
-    kind = draw.randrange(24)
+    kind = draw.choice(CHANGES)
     if _change_a_wait(draft, position, kind, draw):
         return
     if _change_the_order(block, index, kind, draw):
@@ -591,22 +628,22 @@ def change(draft: Draft, draw: random.Random) -> None:
     if _change_a_step(block.steps[index], kind, draw):
         return
 
-    if kind == 13:
+    if kind == "protocol":
         draft.head["proto"] = draw.choice(tuple(ROOM))
-    elif kind == 14:
+    elif kind == "any size":
         draft.head["minBytes"] = 0
         draft.head["maxBytes"] = 0
-    elif kind == 16:
+    elif kind == "more messages before":
         _more_before(draft, draw)
-    elif kind in {17, 18}:
+    elif kind == "delay":
         _delay(draft, rank, block, draw.randrange(1, 9))
-    elif kind >= 19:
+    elif kind == "press the other way":
         _press_the_other_way(draft, draw)
     else:
         block.steps.insert(index, new_step("nop"))
 
 
-def _change_a_wait(draft: Draft, position: Position, kind: int, draw: random.Random) -> bool:
+def _change_a_wait(draft: Draft, position: Position, kind: str, draw: random.Random) -> bool:
     """A wait dropped, one step off, or new; returns whether it is such a kind."""
     rank, number, index = position
     step = draft.gpus[rank][number].steps[index]
@@ -615,18 +652,19 @@ def _change_a_wait(draft: Draft, position: Position, kind: int, draw: random.Ran
         for block in blocks:
             waiting += [waiter for waiter in block.steps if waiter["depid"] >= 0]
 
-    if kind in {0, 1, 2} and waiting:
+    if kind == "drop a wait" and waiting:
         waiter = draw.choice(waiting)
-        if kind == 0:
-            waiter["depid"] = -1
-            waiter["deps"] = -1
-        elif kind == 1:
-            waiter["deps"] = max(-1, waiter["deps"] - draw.choice((1, 1, 2)))
-        else:
-            waiter["deps"] += 1
-    elif kind == 3:
+        waiter["depid"] = -1
+        waiter["deps"] = -1
+    elif kind == "wait for an earlier step" and waiting:
+        waiter = draw.choice(waiting)
+        waiter["deps"] = max(-1, waiter["deps"] - draw.choice((1, 1, 2)))
+    elif kind == "wait for the next step" and waiting:
+        waiter = draw.choice(waiting)
+        waiter["deps"] += 1
+    elif kind == "publish a flag or not":
         step["hasdep"] = 1 - step["hasdep"]
-    elif kind == 4:
+    elif kind == "another wait":
         step["depid"] = draw.randrange(len(draft.gpus[rank]))
         step["deps"] = draw.randrange(-1, 4)
     else:
@@ -634,16 +672,16 @@ def _change_a_wait(draft: Draft, position: Position, kind: int, draw: random.Ran
     return True
 
 
-def _change_the_order(block: Block, index: int, kind: int, draw: random.Random) -> bool:
+def _change_the_order(block: Block, index: int, kind: str, draw: random.Random) -> bool:
     """Steps swapped, moved, dropped or joined; returns whether it is such a kind."""
     steps = block.steps
-    if kind in {5, 6} and index + 1 < len(steps):
+    if kind == "swap" and index + 1 < len(steps):
         steps.insert(index + 1, steps.pop(index))
-    elif kind == 7:
+    elif kind == "move":
         steps.insert(draw.randrange(len(steps)), steps.pop(index))
-    elif kind == 12:
+    elif kind == "drop":
         del steps[index]
-    elif kind == 15:
+    elif kind == "join":
         _join(block, index)
     else:
         return False
@@ -664,17 +702,17 @@ SIMILAR = {
 """Per kind of step, the kinds that it can be mistaken for: connections stay as they are."""
 
 
-def _change_a_step(step: Step, kind: int, draw: random.Random) -> bool:
+def _change_a_step(step: Step, kind: str, draw: random.Random) -> bool:
     """What a step does, where, or to how many chunks; returns whether it is such a kind."""
-    if kind == 8:
+    if kind == "offset":
         side = draw.choice(("srcoff", "dstoff"))
         step[side] = max(0, step[side] + draw.choice((-1, 1)))
-    elif kind == 9:
+    elif kind == "buffer":
         side = draw.choice(("srcbuf", "dstbuf"))
         step[side] = draw.choice("ios")
-    elif kind == 10:
+    elif kind == "count":
         step["cnt"] = draw.choice((0, 1, 1, 2, 2, 3, 4))
-    elif kind == 11:
+    elif kind == "type":
         step["type"] = draw.choice(SIMILAR[step["type"]])
     else:
         return False

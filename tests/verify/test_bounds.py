@@ -36,7 +36,7 @@ def _possible(n: int, k: int, ports: Ports, pattern: Pattern, completion: int) -
 
 def _schedule(n: int, k: int, ports: Ports, pattern: Pattern) -> Schedule:
     phases = []
-    late = set()
+    late: set[int] = set()
     for absent in pattern:
         rounds = ((),) if absent else ()
         phases.append(Phase("x", absent or (), rounds))

@@ -269,7 +269,7 @@ def test_what_is_shown_is_in_the_schedule(seed: int) -> None:
 
 
 def _texts_of_all_transfers(schedule: Schedule) -> set[str]:
-    texts = set()
+    texts: set[str] = set()
     for phase, number, transfers in schedule.located_rounds():
         texts.update(_text(phase.name, number, transfer) for transfer in transfers)
     return texts

@@ -84,6 +84,9 @@ def _first(steps: list[list[End]], verb: str, peer: int) -> End | None:
     return None
 
 
+DISTURBANCES = ("swap",) * 4 + ("split",) * 4 + ("join",) * 2 + ("drop an end", "another chunk")
+
+
 def _disturbed(listed: Listed, rng: random.Random) -> Listed:
     """Some steps swapped, split or joined, or an end of a transfer changed or left out."""
     disturbed = []
@@ -93,18 +96,18 @@ def _disturbed(listed: Listed, rng: random.Random) -> Listed:
             if not steps:
                 break
             index = rng.randrange(len(steps))
-            change = rng.randrange(12)
-            if change < 4:
+            change = rng.choice(DISTURBANCES)
+            if change == "swap":
                 neighbour = rng.randrange(max(0, index - 1), min(len(steps), index + 2))
                 step = steps[index]
                 steps[index] = steps[neighbour]
                 steps[neighbour] = step
-            elif change < 8 and len(steps[index]) > 1:
+            elif change == "split" and len(steps[index]) > 1:
                 rng.shuffle(steps[index])
                 steps[index : index + 1] = [steps[index][:1], steps[index][1:]]
-            elif change < 10 and index + 1 < len(steps):
+            elif change in {"split", "join"} and index + 1 < len(steps):
                 steps[index : index + 2] = [steps[index] + steps[index + 1]]
-            elif change == 10:
+            elif change == "drop an end":
                 steps[index].pop()
             elif steps[index]:
                 end, peer, chunk = steps[index][0]

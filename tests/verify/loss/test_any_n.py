@@ -18,14 +18,16 @@ def _as_the_theorem_says(schedule: Schedule) -> bool:
     for single in report.each:
         lost = single.lost
         if lost.op == "reduce":
-            expected = (lost.chunk, everybody, (lost.src,))
+            ranks = everybody
+            contributions: tuple[int, ...] = (lost.src,)
         else:
-            peers = tuple(rank for rank in everybody if rank != lost.dst)
-            expected = (lost.chunk, (lost.dst,), peers)
+            ranks = (lost.dst,)
+            contributions = tuple(rank for rank in everybody if rank != lost.dst)
 
         missing = [(block.chunk, block.ranks, block.contributions) for block in single.missing]
-        differ = lost.op == "copy"
-        if missing != [expected] or single.twice or single.differ is not differ:
+        if missing != [(lost.chunk, ranks, contributions)] or single.twice:
+            return False
+        if single.differ is not (lost.op == "copy"):
             return False
     return True
 

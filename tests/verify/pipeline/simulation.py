@@ -35,7 +35,7 @@ class Case:
         self.programs = []
         for row in doc["programs"]:
             self.programs.append([split(action) for action in row])
-        self.instance = doc["situation"]
+        self.instance: dict[str, Any] = doc["situation"]
         self.meta = doc["meta"]
         self.rank: dict[int, int] = {}
         for r, row in enumerate(self.programs):
@@ -47,13 +47,11 @@ class Case:
         return [action for row in self.programs for action in row]
 
     def duration(self, stage: int, kind: str) -> Fraction:
-        if kind == "B":
-            fused = self.instance.get("fused")
-            if fused:
-                return fused[stage]
-            return self.instance["backward"][stage] + self.instance["weight"][stage]
-        name = {"F": "forward", "I": "backward", "W": "weight"}[kind]
-        return self.instance[name][stage]
+        if kind == "B" and not self.instance.get("fused"):
+            return self.duration(stage, "I") + self.duration(stage, "W")
+        name = {"F": "forward", "I": "backward", "W": "weight", "B": "fused"}[kind]
+        durations: list[Fraction] = self.instance[name]
+        return durations[stage]
 
     def link(self, a: int, b: int) -> tuple[Fraction, Fraction, bool]:
         """Latency, occupancy, and whether the link is half-duplex."""

@@ -38,7 +38,7 @@ MULTI = [
 """Classes with two stages per rank."""
 
 
-class Place(_PipelineStageBase):
+class StubStage(_PipelineStageBase):
     """A stage of a group that is not there."""
 
     def __init__(self, stage: int, stages: int, rank: int, ranks: int) -> None:
@@ -50,12 +50,12 @@ class Place(_PipelineStageBase):
         self.submod = None
 
 
-Place.__abstractmethods__ = frozenset()  # none of what a stage does is asked of it
+StubStage.__abstractmethods__ = frozenset()  # none of what a stage does is asked of it
 
 
 def multi(name: str, ranks: int, microbatches: int, chunks: int = 2) -> Any:
     """A schedule of rank 0 in a group of ``ranks``."""
-    stages = [Place(i * ranks, ranks * chunks, 0, ranks) for i in range(chunks)]
+    stages = [StubStage(i * ranks, ranks * chunks, 0, ranks) for i in range(chunks)]
     return getattr(pytorch, name)(stages, microbatches, loss_fn=lambda output, target: output)
 
 

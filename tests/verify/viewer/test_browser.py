@@ -72,10 +72,10 @@ def held_by_verify(document, rounds):
     """The counts of verify's own interpreter after so many rounds, rank, chunk, contribution."""
     schedule = builders.schedule_of(document)
     phases = []
-    left = rounds
+    rounds_left = rounds
     for phase in schedule.phases:
-        phases.append(replace(phase, rounds=phase.rounds[: max(0, left)]))
-        left -= len(phase.rounds)
+        phases.append(replace(phase, rounds=phase.rounds[: max(0, rounds_left)]))
+        rounds_left -= len(phase.rounds)
     cut = replace(schedule, phases=tuple(phases))
     state = run(cut, Counts(), 0, schedule.chunks)
     bits = np.unpackbits(state, axis=3, count=schedule.ranks)
