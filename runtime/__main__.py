@@ -16,6 +16,7 @@ import typer
 from runtime.pipeline_command import pipeline
 from runtime.telemetry.page.command import watch
 from verify.errors import ArgumentError
+from verify.replacing import GPU_REPORT, PROFILE, Force, require_replaceable
 from verify.running import run
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def selftest(
         Literal["schedule", "optireduce"], typer.Option(help="optireduce goes over UDP; CPU.")
     ] = "schedule",
     json: Annotated[Path | None, typer.Option(help="GPUs: a report, for an issue.")] = None,
+    force: Force = False,
 ) -> None:
     """Check that this machine runs schedules right: every dtype, size, late rank and way in.
 
@@ -63,6 +65,8 @@ def selftest(
     say = functools.partial(print, flush=True)
     schedules = None
     subject = "of optireduce"
+    if json is not None:
+        require_replaceable("--json", json, GPU_REPORT, inputs=schedule or (), force=force)
     # What commands need is imported where they begin, so that they, and --help, come up at once.
     if device != "cpu" and algorithm == "schedule" and not schedule:
         from runtime.selftest.device.command import on_gpus
@@ -112,6 +116,7 @@ def profile(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where rank 0 writes it.")] = Path(
         "profile.json"
     ),
+    force: Force = False,
 ) -> None:
     """Measure latency and bandwidth of the native all-reduce and of ours, for the modes.
 
@@ -123,6 +128,8 @@ def profile(
     from runtime.policy.dispatcher import AllReduceDispatcher
     from runtime.policy.profile import run as measure
 
+    if os.environ.get("RANK") == "0":
+        require_replaceable("--out", out, PROFILE, force=force)
     measured = measure(AllReduceDispatcher, out)
     if os.environ["RANK"] == "0":
         for name, cost in (("native", measured.native), ("schedule", measured.schedule)):

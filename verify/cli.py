@@ -16,6 +16,7 @@ from verify.core.verdict import Verdict
 from verify.errors import FormatError
 from verify.options import Options
 from verify.output import EXACT_JSON, print_now
+from verify.replacing import Force
 from verify.running import EXIT, MALFORMED, run
 
 WORST_FIRST = (MALFORMED, EXIT[Verdict.REFUTED], EXIT[Verdict.UNKNOWN], EXIT[Verdict.PROVED])
@@ -105,6 +106,7 @@ def verify(
     max_bytes: MaxBytes = None,
     slots: Slots = None,
     device: Device = None,
+    force: Force = False,
 ) -> None:
     """Prove or refute schedules.
 
@@ -140,8 +142,9 @@ def verify(
         max_bytes=max_bytes,
         slots=slots,
         device=device,
+        force=force,
     )
-    options.require_usable(len(files))
+    options.require_usable(files)
 
     codes = set()
     for path in files:

@@ -8,6 +8,7 @@ refused before any file is read.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from verify.certify import require_target
 from verify.device.program import require_power_of_two
 from verify.errors import ArgumentError
 from verify.loss.examine import require_few
+from verify.replacing import COQ_PROOF, DRAWING, PAGE, SMT2, require_replaceable
 from verify.viewer.part import parse_part
 
 # Z3 is told it in milliseconds, as a number of 32 bits.
@@ -52,6 +54,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         html: where the page goes; ``html_part``: what it shows, as ``16-31``.
         max_bytes: the largest buffers that are meant, as ``64MiB``.
         slots: messages that a FIFO holds.
+        force: whether files are replaced that this command has not written.
         device: staging sets of the one kernel per rank that is checked, too.
     """
 
@@ -69,6 +72,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: str | None = None
     slots: int | None = None
     device: int | None = None
+    force: bool = False
 
     @property
     def question_on_stdout(self) -> bool:
@@ -84,18 +88,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         """
         return None if self.max_bytes is None else _size_in_bytes(self.max_bytes)
 
-    def require_usable(self, file_count: int) -> None:
-        """Refuse what can't be met, before any file is read.
+    def require_usable(self, files: Sequence[Path]) -> None:
+        """Refuse what can't be met, before any of ``files`` is read.
 
         Raises:
-            ArgumentError: a value out of its range, or options that exclude each other.
+            ArgumentError: a value out of its range, options that exclude each other, or a target
+                whose replacement would lose something.
         """
+        file_count = len(files)
         self._require_time()
         self._require_one_file(file_count)
         self._require_targets(file_count)
         self._require_losses(file_count)
         self._require_sets()
         self._require_sizes()
+        self._require_replaceable(files)
         if self.kernel:
             kernel.program()
 
@@ -173,6 +180,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         _require_single("--draw", self.draw, file_count)
         if self.draw.suffix != ".svg":
             raise ArgumentError("--draw", str(self.draw), "must end in .svg")
+
+    def _require_replaceable(self, files: Sequence[Path]) -> None:
+        targets = (
+            ("--html", self.html, PAGE),
+            ("--draw", self.draw, DRAWING),
+            ("--certify", self.certify, COQ_PROOF),
+            ("--smt2", None if self.question_on_stdout else self.smt2, SMT2),
+        )
+        for option, target, kind in targets:
+            if target is not None:
+                require_replaceable(option, target, kind, inputs=files, force=self.force)
 
     def _require_sets(self) -> None:
         if self.device is None:

@@ -29,6 +29,7 @@ from synth.commands.options import (
     searching,
     write_and_show,
 )
+from verify.replacing import Force
 
 PANEL = "Arrivals"
 
@@ -80,6 +81,7 @@ def arrivals(
     effort: Effort = 1.0,
     time_limit: TimeLimit = None,
     output: Output = Path("schedule.json"),
+    force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -105,6 +107,7 @@ def arrivals(
         effort=effort,
         time_limit_s=time_limit,
         output=output,
+        force=force,
         json=json,
         quiet=quiet,
     )

@@ -12,6 +12,7 @@ from synth.compare import as_json, as_text, parse_sizes, plot, require_picture
 from synth.compare import compare as make_comparison
 from synth.cost import MOST_CHUNKS, Latency, Link
 from synth.units import parse_bandwidth, parse_seconds
+from verify.replacing import PLOT, Force, require_replaceable
 
 
 def compare(
@@ -36,6 +37,7 @@ def compare(
     plot_file: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw it, too (.svg or .png).")
     ] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Predict every AllReduce over a range of sizes, in the style of nccl-tests.
@@ -50,6 +52,7 @@ def compare(
         refuse(context, ["factor"], "has no use with one size", "Give --sizes FIRST:LAST")
     if plot_file is not None:
         require_picture(plot_file)
+        require_replaceable("--plot", plot_file, PLOT, force=force)
     link = Link(parse_seconds("--alpha", alpha), parse_bandwidth("--bandwidth", bandwidth))
     comparison = make_comparison(
         n, parse_sizes("--sizes", sizes, factor), link, latency=latency, most_chunks=most_chunks

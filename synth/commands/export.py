@@ -30,6 +30,7 @@ from verify.core.schedule import Schedule
 from verify.core.verdict import Verdict
 from verify.errors import ArgumentError, ScheduleRefused, SynthesisError
 from verify.output import write_atomically
+from verify.replacing import CHAKRA, MSCCL_XML, MSCCLPP_PLAN, Force
 
 ProgramTarget = Literal["msccl-xml", "mscclpp"]
 Target = Literal[ProgramTarget, "chakra"]
@@ -57,6 +58,7 @@ def export(
         msccl_xml.Protocol, typer.Option(help="MSCCL's protocol (msccl-xml).")
     ] = "Simple",
     buffer: Buffer = None,
+    force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -69,7 +71,8 @@ def export(
       synth export schedule.json --to mscclpp -o plan.json
       synth export schedule.json --to chakra --bytes 1GiB -o trace
     """
-    require_writable(output)
+    kinds = {"msccl-xml": MSCCL_XML, "mscclpp": MSCCLPP_PLAN, "chakra": CHAKRA}
+    require_writable(output, kind=kinds[to], inputs=[schedule], force=force)
     refuse_json_if_quiet(context, quiet=quiet)
     if to != "msccl-xml":
         refuse(context, ["protocol"], "is used only with --to msccl-xml", "Leave it out")
@@ -78,7 +81,7 @@ def export(
 
     exported = _read_proved(schedule, chunks)
     if to == "chakra":
-        files = _write_traces(exported, output, buffer)
+        files = _write_traces(exported, output, buffer, force=force)
     else:
         files = [output]
         _write_program(exported, output, to, protocol)
@@ -107,11 +110,15 @@ def _read_proved(path: Path, chunks: int | None) -> Schedule:
     return schedule
 
 
-def _write_traces(schedule: Schedule, output: Path, buffer: str | None) -> list[Path]:
+def _write_traces(
+    schedule: Schedule, output: Path, buffer: str | None, *, force: bool
+) -> list[Path]:
     """Write one trace per rank for Chakra; their files."""
     buffer_bytes = None if buffer is None else parse_bytes("--bytes", buffer)
     traces = chakra.encode(schedule, buffer_bytes)
     files = [output.with_name(f"{output.name}.{rank}.et") for rank in range(schedule.ranks)]
+    for file in files:
+        require_writable(file, kind=CHAKRA, force=force)
     for file, trace in zip(files, traces, strict=True):
         write_atomically(file, trace)
     return files

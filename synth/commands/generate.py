@@ -44,6 +44,7 @@ from synth.commands.options import (
 from synth.commands.straggler import ChunkOwners, Ports, make_straggler
 from synth.straggler.instance import Owners, PortModel
 from verify.errors import ArgumentError
+from verify.replacing import Force
 
 EITHER = "Leave one of them out"
 MACHINE_OPTIONS = ["nodes", "per_node", "network_ports", "outer_alpha", "outer_bandwidth"]
@@ -109,6 +110,7 @@ def generate(
     effort: Effort = 1.0,
     time_limit: TimeLimit = None,
     output: Output = Path("schedule.json"),
+    force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -138,6 +140,7 @@ def generate(
         effort=effort,
         time_limit_s=time_limit,
         output=output,
+        force=force,
         json=json,
         quiet=quiet,
     )

@@ -54,12 +54,13 @@ class CommonOptions:
     effort: float
     time_limit_s: float | None
     output: Path
+    force: bool
     json: bool
     quiet: bool
 
     def require_usable(self, context: typer.Context) -> None:
         """ArgumentError for an output that can't be written, and for options of no use."""
-        require_writable(self.output)
+        require_writable(self.output, force=self.force)
         refuse_json_if_quiet(context, quiet=self.quiet)
         if self.chunks is not None:
             refuse(context, ["m"], "has no use with --chunks", "Leave one of them out")

@@ -29,6 +29,7 @@ from synth.twolevel import show
 from synth.twolevel.machine import Machine
 from synth.twolevel.search import search
 from synth.units import parse_bandwidth, parse_bytes, parse_seconds
+from verify.replacing import Force
 
 LINK_BETWEEN_NODES = ("10us", "50GB/s")
 """Its latency and bandwidth where none are given."""
@@ -89,6 +90,7 @@ def nodes(
     effort: Effort = 1.0,
     time_limit: TimeLimit = None,
     output: Output = Path("schedule.json"),
+    force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -110,6 +112,7 @@ def nodes(
         effort=effort,
         time_limit_s=time_limit,
         output=output,
+        force=force,
         json=json,
         quiet=quiet,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -17,8 +17,11 @@ from synth.show import Collective
 from synth.solvers.choice import SolverName
 from synth.straggler.search import Progress
 from synth.units import parse_bandwidth, parse_bytes, parse_seconds
-from verify.errors import ArgumentError
-from verify.output import EXACT_JSON, write
+from verify.core.format import read
+from verify.core.schedule import Schedule
+from verify.errors import ArgumentError, FormatError
+from verify.output import EXACT_JSON, encode, write
+from verify.replacing import SCHEDULE, FileKind, require_replaceable
 
 # Exit codes (docs/reference/commands.md); 130 is what shells report for SIGINT.
 NOTHING_FOUND = 3
@@ -107,14 +110,54 @@ def write_and_show(
     family: ModuleType, output: Path, answer: Collective, *context: Any, json: bool, quiet: bool
 ) -> None:
     """Write the schedule, then show it as its family does with its ``text`` or ``facts``."""
-    write(answer.schedule, output)
-    if not quiet:
-        shown = (family.facts if json else family.text)(str(output), answer, *context)
-        print(encoded(shown) if json else shown)
+    replaced = write_schedule(answer.schedule, output)
+    if quiet:
+        return
+    if json:
+        print(encoded({**family.facts(str(output), answer, *context), "replaced": replaced}))
+    else:
+        print(family.text(str(output), answer, *context) + replaced_line(replaced))
 
 
-def require_writable(path: Path, option: str = "--output") -> None:
-    """Refuse a hopeless output path before a long search, not after it."""
+def write_schedule(schedule: Schedule, output: Path) -> str | None:
+    """Write it; what it has replaced, in words, if that was another schedule."""
+    before = None
+    if output.is_file():
+        with suppress(FormatError, OSError):
+            before = read(output)
+    write(schedule, output)
+    if before is None or encode(before) == encode(schedule):
+        return None
+    late = ", ".join(map(str, before.late))
+    return f"{before.kind} of {before.ranks} ranks in {before.chunks} chunks" + (
+        f", late rank {late}" if late else ""
+    )
+
+
+def replaced_line(replaced: str | None) -> str:
+    """The line that says what a file was before; empty if there is nothing to say."""
+    return "" if replaced is None else f"\n  replaced    {replaced}"
+
+
+def require_writable(
+    path: Path,
+    option: str = "--output",
+    *,
+    kind: FileKind = SCHEDULE,
+    inputs: Iterable[Path] = (),
+    force: bool,
+) -> None:
+    """Refuse a hopeless output path before a long search, not after it.
+
+    Args:
+        path: where the command writes; ``option``: by which it was named.
+        kind: what it writes there.
+        inputs: the files that it reads.
+        force: whether a file may be replaced that no such command has written.
+
+    Raises:
+        ArgumentError: it can't be written, or something would be lost.
+    """
     problem = ""
     if path.is_dir():
         problem = "is a directory"
@@ -124,6 +167,7 @@ def require_writable(path: Path, option: str = "--output") -> None:
         problem = "can't be written: permission denied"
     if problem:
         raise ArgumentError(option, str(path), problem)
+    require_replaceable(option, path, kind, inputs=inputs, force=force)
 
 
 @contextmanager

@@ -16,12 +16,14 @@ from synth.commands.options import (
     Ranks,
     encoded,
     refuse_json_if_quiet,
+    replaced_line,
     require_writable,
+    write_schedule,
 )
 from synth.cost import completion_cost
 from synth.show import standard as shown
 from verify.core.schedule import Schedule
-from verify.output import write
+from verify.replacing import Force
 
 
 def _command(make: Callable[[int], Schedule], what: str) -> Callable[..., None]:
@@ -31,16 +33,21 @@ def _command(make: Callable[[int], Schedule], what: str) -> Callable[..., None]:
         context: typer.Context,
         n: Ranks,
         output: Output = Path("schedule.json"),
+        force: Force = False,
         json: Json = False,
         quiet: Quiet = False,
     ) -> None:
-        require_writable(output)
+        require_writable(output, force=force)
         refuse_json_if_quiet(context, quiet=quiet)
         answer = answered(make(n))
-        write(answer.schedule, output)
+        replaced = write_schedule(answer.schedule, output)
         text, facts = shown(str(output), answer, completion_cost(answer.schedule))
-        if not quiet:
-            print(encoded(facts) if json else text)
+        if quiet:
+            return
+        if json:
+            print(encoded({**facts, "replaced": replaced}))
+        else:
+            print(text + replaced_line(replaced))
 
     # Typer takes the name and the help of a command from these.
     command.__name__ = make.__name__

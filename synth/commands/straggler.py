@@ -29,6 +29,7 @@ from synth.commands.options import (
 from synth.straggler import show
 from synth.straggler.choose import choose
 from synth.straggler.instance import Owners, PortModel
+from verify.replacing import Force
 
 Ports = Annotated[
     PortModel,
@@ -62,6 +63,7 @@ def straggler(
     effort: Effort = 1.0,
     time_limit: TimeLimit = None,
     output: Output = Path("schedule.json"),
+    force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -89,6 +91,7 @@ def straggler(
         effort=effort,
         time_limit_s=time_limit,
         output=output,
+        force=force,
         json=json,
         quiet=quiet,
     )

@@ -25,6 +25,7 @@ from synth.commands.options import (
 from synth.transpose import show
 from synth.transpose.generate import Exchange
 from synth.transpose.generate import transpose as make_transpose
+from verify.replacing import Force
 
 DEFAULT = ("50us", "25Gbit/s")
 """Latency and bandwidth where none are given: of a network card, not of a GPU's port."""
@@ -50,6 +51,7 @@ def transpose(
     alpha: Annotated[str | None, latency(DEFAULT[0])] = None,
     bandwidth: Annotated[str | None, bandwidth_each_way(DEFAULT[1])] = None,
     output: Output = Path("schedule.json"),
+    force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -64,7 +66,7 @@ def transpose(
       synth transpose --n 64 --groups 16
       synth transpose --n 64 --groups 8 --exchange transpose -o two-level.json
     """
-    require_writable(output)
+    require_writable(output, force=force)
     refuse_json_if_quiet(context, quiet=quiet)
     setting = parse_setting(context, buffer, alpha, bandwidth, DEFAULT)
     if groups == 1:

@@ -22,6 +22,7 @@ from runtime.telemetry.page.read import read_trace
 from runtime.telemetry.summary import summarize
 from verify.errors import ArgumentError, FormatError
 from verify.output import write_atomically
+from verify.replacing import PAGE, Force, require_replaceable
 from verify.viewer.page import page, shared, source
 from verify.viewer.part import Part, parse_part
 
@@ -63,6 +64,7 @@ def watch(
         str | None,
         typer.Option(metavar="[ADDRESS:]PORT", help="DIR: while it follows, serve metrics, too."),
     ] = None,
+    force: Force = False,
 ) -> None:
     """Follow a running job, or look at one that is over: who was late, who waited, and what ran.
 
@@ -87,6 +89,8 @@ def watch(
     ends_at_once = once or as_json or (html is not None and not follow)
     if prometheus is not None and ends_at_once:
         raise ArgumentError("--prometheus", prometheus, "goes with a job that is followed")
+    if html is not None:
+        require_replaceable("--html", html, PAGE, inputs=paths, force=force)
     directories = [path for path in paths if path.is_dir()]
     if not directories:
         if follow or prometheus is not None:

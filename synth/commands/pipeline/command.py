@@ -20,6 +20,7 @@ from synth.commands.pipeline.options import PipelineOptions
 from synth.commands.pipeline.output import print_result, show_comparison, write_files
 from synth.commands.pipeline.request import Request, read_request
 from synth.commands.pipeline.search import search, search_comparison
+from verify.replacing import Force
 
 
 def pipeline(
@@ -46,6 +47,7 @@ def pipeline(
     picture: typed.PictureOption = None,
     certificate: typed.CertificateOption = None,
     output: Output = Path("pipeline.json"),
+    force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -84,6 +86,7 @@ def pipeline(
         picture=picture,
         certificate=certificate,
         output=output,
+        force=force,
         json=json,
         quiet=quiet,
     )

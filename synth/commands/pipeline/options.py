@@ -14,6 +14,7 @@ from synth.pipeline.portfolio import QUICK
 from synth.pipeline.problem import Placement
 from synth.pipeline.robust import Objective
 from verify.errors import ArgumentError
+from verify.replacing import CERTIFICATE, DRAWING, PYTORCH_CSV, TIMELINE
 
 CsvForm = Literal["compute_only", "compute_comms"]
 
@@ -181,6 +182,7 @@ class PipelineOptions:
     picture: Path | None
     certificate: Path | None
     output: Path
+    force: bool
     json: bool
     quiet: bool
 
@@ -242,16 +244,17 @@ def refuse_method(options: PipelineOptions, *, several_scenarios: bool) -> None:
 def require_targets(options: PipelineOptions) -> None:
     """ArgumentError for a file that can't be written, or a picture of an unknown kind."""
     if not options.compare:
-        require_writable(options.output)
+        require_writable(options.output, force=options.force)
 
-    also_written = {
-        "--csv": options.csv,
-        "--picture": options.picture,
-        "--certificate": options.certificate,
-    }
-    for option, path in also_written.items():
+    is_drawn = options.picture is not None and options.picture.suffix == ".svg"
+    also_written = (
+        ("--csv", options.csv, PYTORCH_CSV),
+        ("--picture", options.picture, DRAWING if is_drawn else TIMELINE),
+        ("--certificate", options.certificate, CERTIFICATE),
+    )
+    for option, path, kind in also_written:
         if path is not None:
-            require_writable(path, option)
+            require_writable(path, option, kind=kind, force=options.force)
 
     kinds = [".svg"] if options.compare else [".svg", ".json"]
     if options.picture is not None and options.picture.suffix not in kinds:
