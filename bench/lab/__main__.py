@@ -153,9 +153,9 @@ def up(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # an end like Ctrl-C, tidily
     with Lab(asked) as lab:
-        about = lab.describe()
+        description = lab.describe()
         if not json:
-            _say(about)
+            _say(description)
         if not command:
             _wait_for_ctrl_c(lab)
             return
@@ -164,7 +164,7 @@ def up(
 
     if json:
         ranks = [_as_json(rank) for rank in job.ranks]
-        print(jsonlib.dumps({"ok": job.ok, "lab": about, "ranks": ranks}))
+        print(jsonlib.dumps({"ok": job.ok, "lab": description, "ranks": ranks}))
     _print_failures(job)
     raise typer.Exit(0 if job.ok else 1)
 
@@ -214,8 +214,8 @@ def _print_plan(asked: Network) -> None:
         print(step)
 
 
-def _say(about: dict[str, object]) -> None:
-    text = ", ".join(f"{key} {value}" for key, value in about.items())
+def _say(description: dict[str, object]) -> None:
+    text = ", ".join(f"{key} {value}" for key, value in description.items())
     print(f"lab: {text}".replace("{", "(").replace("}", ")").replace("'", ""), file=sys.stderr)
 
 
