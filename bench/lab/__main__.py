@@ -56,6 +56,9 @@ Burst = Annotated[
 Mtu = Annotated[int, typer.Option(help="Bytes of a frame without its Ethernet header.")]
 Congestion = Annotated[str, typer.Option(help="TCP's congestion control in the hosts.")]
 Seed = Annotated[int, typer.Option(help="Of the delay draws.")]
+Timeout = Annotated[float, typer.Option(help="Seconds the command may take.")]
+KeepGoing = Annotated[bool, typer.Option(help="Do not end the other ranks when one fails.")]
+DryRun = Annotated[bool, typer.Option(help="Print the commands that would build it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -121,11 +124,9 @@ def up(
     mtu: Mtu = 1500,
     congestion: Congestion = "reno",
     seed: Seed = 0,
-    timeout: Annotated[float, typer.Option(help="Seconds the command may take.")] = 600.0,
-    keep_going: Annotated[
-        bool, typer.Option(help="Do not end the other ranks when one fails.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option(help="Print the commands that would build it.")] = False,
+    timeout: Timeout = 600.0,
+    keep_going: KeepGoing = False,
+    dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
     """Build a network, run COMMAND as rank r on host r, take the network down.
