@@ -263,13 +263,13 @@ class _Tables:
         print("\n| scenario | mode | operations ran | because | decided p50, p99 | messages each |")
         print("|:--|:--|:--|:--|--:|--:|")
         for row in self.rows:
-            for mode, about in row["modes"].items():
-                ways = ", ".join(f"{count} {way}" for way, count in about["ways"].items())
-                why = ", ".join(f"{count} {text}" for text, count in about["reasons"].items())
-                p50_s, p99_s = about["latency_s"]
+            for mode, summary in row["modes"].items():
+                ways = ", ".join(f"{count} {way}" for way, count in summary["ways"].items())
+                why = ", ".join(f"{count} {text}" for text, count in summary["reasons"].items())
+                p50_s, p99_s = summary["latency_s"]
                 print(
                     f"| {row['scenario']} | {mode} | {ways} | {why} "
-                    f"| {p50_s * 1e3:.1f}, {p99_s * 1e3:.1f} ms | {about['messages']:.1f} |"
+                    f"| {p50_s * 1e3:.1f}, {p99_s * 1e3:.1f} ms | {summary['messages']:.1f} |"
                 )
         if self.rows:
             print(f"\nprofile: {self.rows[0]['profile']}")
@@ -280,11 +280,11 @@ def measure(mbit: float, scenarios: list[str], modes: list[str], steps: int) -> 
     argv = [sys.executable, "-m", "bench.auto", "--rank-side", "--steps", str(steps)]
     argv += ["--rate", f"{mbit:g}", "--scenarios", *scenarios, "--modes", *modes]
     with Lab(Network(hosts=HOSTS, rate_mbit=mbit)) as lab:
-        about = lab.describe()
+        description = lab.describe()
         print(
-            f"\n{HOSTS} hosts, {mbit:g} Mbit/s, {about['congestion']}, "
-            f"idle RTT {about['rtt_ms']:.2f} ms, {os.cpu_count()} cores; seconds per step, median "
-            f"of {steps} (time over plain DDP's)\n"
+            f"\n{HOSTS} hosts, {mbit:g} Mbit/s, {description['congestion']}, "
+            f"idle RTT {description['rtt_ms']:.2f} ms, {os.cpu_count()} cores; seconds per step, "
+            f"median of {steps} (time over plain DDP's)\n"
         )
         print(f"| late | {' | '.join((PLAIN, *modes))} |")
         print(f"|:--|{'--:|' * (1 + len(modes))}", flush=True)

@@ -66,13 +66,13 @@ class PlainSockets:
         source = tensor.view(torch.uint8).numpy().data[:half]
         sender = threading.Thread(target=self._send, args=(source,))
         sender.start()
-        into = self._buffer.view(torch.uint8).numpy().data
+        received_piece = self._buffer.view(torch.uint8).numpy().data
         for add in (True, False):
             for begin in range(0, half, PIECE):
                 end = min(begin + PIECE, half)
                 received = 0
                 while received < end - begin:
-                    received += self._come.recv_into(into[received : end - begin])
+                    received += self._come.recv_into(received_piece[received : end - begin])
                 if add:
                     tensor[begin // 4 : end // 4] += self._buffer[: (end - begin) // 4]
         sender.join()

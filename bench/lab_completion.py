@@ -178,10 +178,10 @@ def measure(options: argparse.Namespace) -> None:
         argv = [sys.executable, "-m", "bench.lab_completion", *sys.argv[1:]]
         argv += ["--rank-side", folder]
         with Lab(Network(hosts=options.hosts, rate_mbit=options.rate)) as lab:
-            about = lab.describe()
+            description = lab.describe()
             print(
-                f"\n{options.hosts} hosts, {options.rate:g} Mbit/s, {about['congestion']}, "
-                f"idle RTT {about['rtt_ms']:.2f} ms, {os.cpu_count()} cores\n"
+                f"\n{options.hosts} hosts, {options.rate:g} Mbit/s, {description['congestion']}, "
+                f"idle RTT {description['rtt_ms']:.2f} ms, {os.cpu_count()} cores\n"
             )
             names = list(_ways(options.chunks, 1))
             print(f"| size | {' | '.join(names)} | k | S·beta | fastest other over chosen |")

@@ -175,8 +175,8 @@ def problems(
     for family in options.families:
         for stages, n in options.sizes:
             for seed in range(options.first, options.first + options.seeds):
-                situation = instance(family, stages, seed, **options_of_instance)  # type: ignore[arg-type]
-                yield family, stages, n, seed, make(n, situation, place(stages, 1, "loop"))
+                drawn_instance = instance(family, stages, seed, **options_of_instance)  # type: ignore[arg-type]
+                yield family, stages, n, seed, make(n, drawn_instance, place(stages, 1, "loop"))
 
 
 def free(options: argparse.Namespace) -> None:
@@ -210,8 +210,8 @@ def capped(options: argparse.Namespace) -> None:
         for family in options.families:
             for stages, n in options.sizes:
                 for seed in range(options.first, options.first + options.seeds):
-                    situation = instance(family, stages, seed, factor * stages)
-                    problem = make(n, situation, place(stages, 1, "loop"))
+                    drawn_instance = instance(family, stages, seed, factor * stages)
+                    problem = make(n, drawn_instance, place(stages, 1, "loop"))
                     quick = {c.method: c.makespan for c in portfolio(problem).candidates}
                     answer = plan(problem, solver=solver)
 

@@ -73,7 +73,7 @@ def sleeping_weight() -> Callable[..., None]:
     return lambda: time.sleep(MS / 1e3)
 
 
-def instance(stages: int, microseconds: int, delay: float) -> Instance:
+def delayed_instance(stages: int, microseconds: int, delay: float) -> Instance:
     """All durations alike; ``delay`` forwards on the link."""
     even = uniform(stages, microseconds, microseconds, microseconds)
     link = Link(link_of(stages), round(delay * microseconds))
@@ -86,8 +86,8 @@ def link_of(stages: int) -> tuple[int, int]:
 
 def schedules(stages: int, microseconds: int, delay: float) -> dict[str, PipelineSchedule]:
     """The three that take turns."""
-    here = instance(stages, microseconds, delay)
-    problem = make(MICROBATCHES, here, range(stages))
+    instance = delayed_instance(stages, microseconds, delay)
+    problem = make(MICROBATCHES, instance, range(stages))
     return {
         "1F1B": plan(problem, "1f1b").schedule,
         "zero-bubble": plan(problem, "zero-bubble").schedule,
@@ -95,24 +95,24 @@ def schedules(stages: int, microseconds: int, delay: float) -> dict[str, Pipelin
     }
 
 
-def makespan_ms(schedule: PipelineSchedule, here: Instance) -> float:
-    measures = check(msgspec.structs.replace(schedule, instance=here, meta={})).measures
+def makespan_ms(schedule: PipelineSchedule, instance: Instance) -> float:
+    measures = check(msgspec.structs.replace(schedule, instance=instance, meta={})).measures
     assert measures is not None
     return measures.makespan / 1e3
 
 
-def in_line(here: Instance) -> Instance:
+def in_line(instance: Instance) -> Instance:
     """What in-line sends make of an instance: who sends over the link is held up as long."""
-    (link,) = here.links
+    (link,) = instance.links
     low, high = link.between
-    forward = list(here.forward)
-    backward = list(here.backward)
+    forward = list(instance.forward)
+    backward = list(instance.backward)
     forward[low] += link.latency
     backward[high] += link.latency
-    fused = [i + w for i, w in zip(here.backward, here.weight, strict=True)]
+    fused = [i + w for i, w in zip(instance.backward, instance.weight, strict=True)]
     fused[high] += link.latency
     return msgspec.structs.replace(
-        here, forward=tuple(forward), backward=tuple(backward), fused=tuple(fused), links=()
+        instance, forward=tuple(forward), backward=tuple(backward), fused=tuple(fused), links=()
     )
 
 
@@ -270,13 +270,15 @@ def _report(
             cells = []
             for delay in DELAYS:
                 schedule = schedules(stages, microseconds, delay)[name]
-                here = instance(stages, microseconds, delay)
+                instance = delayed_instance(stages, microseconds, delay)
                 measured_ms = statistics.median(map(_step_ms, steps[delay, name]))
                 medians[name, way, delay] = measured_ms
 
                 predictions = []
                 if nominal_too:
-                    nominal_ms = makespan_ms(schedule, in_line(here) if way == "in line" else here)
+                    nominal_ms = makespan_ms(
+                        schedule, in_line(instance) if way == "in line" else instance
+                    )
                     errors["nominal"].append(measured_ms / nominal_ms - 1)
                     predictions.append(f"{nominal_ms:5.0f}")
                 if way == "own threads":

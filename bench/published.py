@@ -79,18 +79,20 @@ def rounds(checkout: Path, to: int) -> None:
     for n in range(4, to + 1, 2):
         generated = search(n)
         try:
-            theirs = published(checkout, n)[0]
+            their_rounds = published(checkout, n)[0]
         except GeneratorFailed as error:
             failed.append(str(error))
             continue
 
-        mine = generated.report.completion_rounds
-        if mine == theirs:
+        our_rounds = generated.report.completion_rounds
+        if our_rounds == their_rounds:
             ties.append(n)
             continue
-        if mine > theirs:
+        if our_rounds > their_rounds:
             worse.append(n)
-        print(f"| {n} | {generated.report.lower_bound} | {mine} | {theirs} | {theirs - mine:+} |")
+        bound = generated.report.lower_bound
+        fewer = their_rounds - our_rounds
+        print(f"| {n} | {bound} | {our_rounds} | {their_rounds} | {fewer:+} |")
 
     print(f"\nEqual, and at the bound: n = {', '.join(map(str, ties))}. Ours has more: {worse}.")
     print(f"The published generator fails: {failed}")
@@ -105,9 +107,10 @@ def seconds(checkout: Path, repeats: int) -> None:
             _, published_s = published(checkout, n)
             theirs_s.append(published_s)
             ours_s.append(ours(n))
-        theirs = statistics.median(theirs_s)
-        mine = statistics.median(ours_s)
-        print(f"| {n} | {theirs:.2f} s | {mine:.2f} s | {theirs / mine:.1f} |")
+        theirs_median_s = statistics.median(theirs_s)
+        ours_median_s = statistics.median(ours_s)
+        ratio = theirs_median_s / ours_median_s
+        print(f"| {n} | {theirs_median_s:.2f} s | {ours_median_s:.2f} s | {ratio:.1f} |")
 
 
 def predicted(checkout: Path, n: int) -> None:

@@ -41,10 +41,10 @@ class Syncer:
 
     def arrive(self) -> int:
         """Count a block that comes; returns the counter that it has to look at."""
-        mine = (self.current + 1) % 3
-        self.counters[(mine + 1) % 3] = 0
-        self.counters[mine] += 1
-        return mine
+        counter = (self.current + 1) % 3
+        self.counters[(counter + 1) % 3] = 0
+        self.counters[counter] += 1
+        return counter
 
 
 @dataclass

@@ -56,6 +56,9 @@ Burst = Annotated[
 Mtu = Annotated[int, typer.Option(help="Bytes of a frame without its Ethernet header.")]
 Congestion = Annotated[str, typer.Option(help="TCP's congestion control in the hosts.")]
 Seed = Annotated[int, typer.Option(help="Of the delay draws.")]
+Timeout = Annotated[float, typer.Option(help="Seconds the command may take.")]
+KeepGoing = Annotated[bool, typer.Option(help="Do not end the other ranks when one fails.")]
+DryRun = Annotated[bool, typer.Option(help="Print the commands that would build it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -121,11 +124,9 @@ def up(
     mtu: Mtu = 1500,
     congestion: Congestion = "reno",
     seed: Seed = 0,
-    timeout: Annotated[float, typer.Option(help="Seconds the command may take.")] = 600.0,
-    keep_going: Annotated[
-        bool, typer.Option(help="Do not end the other ranks when one fails.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option(help="Print the commands that would build it.")] = False,
+    timeout: Timeout = 600.0,
+    keep_going: KeepGoing = False,
+    dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
     """Build a network, run COMMAND as rank r on host r, take the network down.
@@ -153,9 +154,9 @@ def up(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # an end like Ctrl-C, tidily
     with Lab(asked) as lab:
-        about = lab.describe()
+        description = lab.describe()
         if not json:
-            _say(about)
+            _say(description)
         if not command:
             _wait_for_ctrl_c(lab)
             return
@@ -164,7 +165,7 @@ def up(
 
     if json:
         ranks = [_as_json(rank) for rank in job.ranks]
-        print(jsonlib.dumps({"ok": job.ok, "lab": about, "ranks": ranks}))
+        print(jsonlib.dumps({"ok": job.ok, "lab": description, "ranks": ranks}))
     _print_failures(job)
     raise typer.Exit(0 if job.ok else 1)
 
@@ -214,8 +215,8 @@ def _print_plan(asked: Network) -> None:
         print(step)
 
 
-def _say(about: dict[str, object]) -> None:
-    text = ", ".join(f"{key} {value}" for key, value in about.items())
+def _say(description: dict[str, object]) -> None:
+    text = ", ".join(f"{key} {value}" for key, value in description.items())
     print(f"lab: {text}".replace("{", "(").replace("}", ")").replace("'", ""), file=sys.stderr)
 
 

@@ -30,9 +30,9 @@ FRAME = 1400
 
 
 @contextlib.contextmanager
-def beside(kind: str, about: str, seed: int) -> Iterator[None]:
+def beside(kind: str, target: str, seed: int) -> Iterator[None]:
     """Disturb while the block runs."""
-    command = [sys.executable, "-m", "bench.optireduce.disturbance", kind, about, str(seed)]
+    command = [sys.executable, "-m", "bench.optireduce.disturbance", kind, target, str(seed)]
     process = subprocess.Popen(command)
     try:
         yield
@@ -50,30 +50,30 @@ def pause(pid: int, for_s: float) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def burst(to: socket.socket, for_s: float) -> None:
+def burst(sender: socket.socket, for_s: float) -> None:
     """Send as fast as the port lets us for so long."""
     until_s = time.monotonic() + for_s
     frame = bytes(FRAME)
     while time.monotonic() < until_s:
         with contextlib.suppress(OSError):  # nobody listens there
-            to.send(frame)
+            sender.send(frame)
 
 
-def main(kind: str, about: str, seed: str) -> None:
+def main(kind: str, target: str, seed: str) -> None:
     """Disturb until told to end."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     dice = random.Random(int(seed))
     owner = os.getppid()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as to:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         if kind == "burst":
-            to.connect((about, PORT))
+            sender.connect((target, PORT))
         while os.getppid() == owner:
             time.sleep(dice.uniform(LEAST_BETWEEN_S, MOST_BETWEEN_S))
             for_s = dice.uniform(SHORTEST_S, LONGEST_S)
             if kind == "burst":
-                burst(to, for_s)
+                burst(sender, for_s)
             else:
-                pause(int(about), for_s)
+                pause(int(target), for_s)
 
 
 if __name__ == "__main__":

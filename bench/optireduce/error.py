@@ -107,10 +107,10 @@ def ring(gradients: torch.Tensor, loss: Loss, scaled: bool) -> torch.Tensor:
         for rank in range(n):
             chunk = (rank - step) % n
             part = slice(bounds[chunk], bounds[chunk + 1])
-            to = (rank + 1) % n
+            receiver = (rank + 1) % n
             mask = loss.arrived(bounds[chunk + 1] - bounds[chunk])
-            state[to, part] = gradients[to, part] + state[rank, part] * mask
-            count[to, part] = 1 + count[rank, part] * mask
+            state[receiver, part] = gradients[receiver, part] + state[rank, part] * mask
+            count[receiver, part] = 1 + count[rank, part] * mask
     state /= count if scaled else n
 
     results = gradients.clone()
@@ -120,9 +120,11 @@ def ring(gradients: torch.Tensor, loss: Loss, scaled: bool) -> torch.Tensor:
         results[owner, part] = state[owner, part]
         for step in range(n - 1):
             rank = (owner + step) % n
-            to = (owner + step + 1) % n
+            receiver = (owner + step + 1) % n
             mask = loss.arrived(bounds[chunk + 1] - bounds[chunk])
-            results[to, part] = torch.where(mask, results[rank, part], results[to, part])
+            results[receiver, part] = torch.where(
+                mask, results[rank, part], results[receiver, part]
+            )
     return results
 
 

@@ -56,8 +56,8 @@ class Streams:
         with socket.create_server(("0.0.0.0", 0)) as server:
             host = os.environ.get("LATECOMER_ADDRESS", "127.0.0.1")
             process.store.set(f"stream/{process.rank}", f"{host} {server.getsockname()[1]}")
-            to, port = process.store.get(f"stream/{1 - process.rank}").decode().split()
-            self._out = socket.create_connection((to, int(port)), timeout=TIMEOUT_S)
+            peer, port = process.store.get(f"stream/{1 - process.rank}").decode().split()
+            self._out = socket.create_connection((peer, int(port)), timeout=TIMEOUT_S)
             self._out.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
             self._in, _ = server.accept()
         self._in.settimeout(TIMEOUT_S)
@@ -194,12 +194,12 @@ def check(way: str, rank: int, right: Any, results: list[Any], lost: int) -> Non
     """
     for tensor in results:
         if way == TCP:
-            good = bool((tensor == right * (2 - rank)).all())
+            is_right = bool((tensor == right * (2 - rank)).all())
         elif lost:
-            good = bool(((tensor >= right * 0.999) & (tensor <= right * 2.001)).all())
+            is_right = bool(((tensor >= right * 0.999) & (tensor <= right * 2.001)).all())
         else:
-            good = bool((tensor == right * 1.5).all())
-        if not good:
+            is_right = bool((tensor == right * 1.5).all())
+        if not is_right:
             raise SystemExit(f"{way}: wrong bytes")
 
 

@@ -207,8 +207,8 @@ class Training:
     def right(self) -> int:
         """How many test images of this rank's part are told rightly."""
         with torch.no_grad():
-            told = self._model.module(self.test_inputs).argmax(1)
-            return int((told == self._test_classes).sum())
+            predicted = self._model.module(self.test_inputs).argmax(1)
+            return int((predicted == self._test_classes).sum())
 
     def has_time(self) -> bool:
         """Whether its steps, without OptiReduce's warm-up, have taken less than the job's cap."""

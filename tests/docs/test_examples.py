@@ -107,14 +107,14 @@ def _lacking(names):
 
 
 def _unlisted(names):
-    shown = {id(_resolved(name)) for name in SHOWN}
-    return [name for name in names if _needs_example(name) and id(_resolved(name)) not in shown]
+    listed = {id(_resolved(name)) for name in SHOWN}
+    return [name for name in names if _needs_example(name) and id(_resolved(name)) not in listed]
 
 
 def _hold(test):
-    told = []
-    doctest.DocTestRunner(optionflags=FLAGS).run(test, out=told.append)
-    assert not told, "".join(told)
+    complaints = []
+    doctest.DocTestRunner(optionflags=FLAGS).run(test, out=complaints.append)
+    assert not complaints, "".join(complaints)
 
 
 @pytest.mark.parametrize("name", sorted(set(EXAMPLES) - set(RANKED)))

@@ -36,8 +36,8 @@ def test_all_commands_are_there():
 
 
 def test_all_environment_variables_are_there():
-    shown = re.findall(r"^\| `(LATECOMER_\w+)` \|", OPTIONS.text, re.MULTILINE)
-    assert sorted(shown) == sorted(variables())
+    names = re.findall(r"^\| `(LATECOMER_\w+)` \|", OPTIONS.text, re.MULTILINE)
+    assert sorted(names) == sorted(variables())
 
 
 def test_all_modes_are_there():
@@ -46,11 +46,11 @@ def test_all_modes_are_there():
 
 
 def test_all_errors_are_there():
-    shown = [text for level, text in ERRORS.headings if level == 2]
-    assert sorted(shown) == sorted(verify.errors.__all__)
+    names = [text for level, text in ERRORS.headings if level == 2]
+    assert sorted(names) == sorted(verify.errors.__all__)
 
     _, *sections = re.split(r"^## .*$", ERRORS.text, flags=re.MULTILINE)
-    for name, section in zip(shown, sections, strict=True):
+    for name, section in zip(names, sections, strict=True):
         assert "*What to do:*" in " ".join(section.split()), name
         for attribute in attributes_of(getattr(verify.errors, name)):
             assert f"`{attribute}`" in section, (name, attribute)

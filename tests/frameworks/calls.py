@@ -260,8 +260,8 @@ def _all_gather_coalesced(call: Call) -> Started:
     for rank in range(call.world_size):
         out.append([torch.empty(call.count + i) for i in range(2)])
         right += [call.of(rank, call.count + i, part=i) for i in range(2)]
-    mine = [call.mine(call.count + i, part=i) for i in range(2)]
-    future = dist.all_gather_coalesced(out, mine, async_op=True)
+    tensors = [call.mine(call.count + i, part=i) for i in range(2)]
+    future = dist.all_gather_coalesced(out, tensors, async_op=True)
     results = [tensor for of_rank in out for tensor in of_rank]
     return Started([future], _pairs(results, right), futures=False)
 
@@ -632,16 +632,16 @@ def _functional_coalesced(call: Call) -> Started:
     counts = [call.count, call.count + 1]
     all_counts = [call.world_size * count for count in counts]
     if kind == "reduce":
-        mine = [call.mine(count, part=i) for i, count in enumerate(counts)]
-        out = functional.all_reduce_coalesced(mine, "sum", group)
+        tensors = [call.mine(count, part=i) for i, count in enumerate(counts)]
+        out = functional.all_reduce_coalesced(tensors, "sum", group)
         right = [call.total(count, part=i) for i, count in enumerate(counts)]
     elif kind == "gather":
-        mine = [call.mine(count, part=i) for i, count in enumerate(counts)]
-        out = functional.all_gather_into_tensor_coalesced(mine, group)
+        tensors = [call.mine(count, part=i) for i, count in enumerate(counts)]
+        out = functional.all_gather_into_tensor_coalesced(tensors, group)
         right = [call.every(count, part=i).flatten() for i, count in enumerate(counts)]
     else:
-        mine = [call.mine(count, part=i) for i, count in enumerate(all_counts)]
-        out = functional.reduce_scatter_tensor_coalesced(mine, "sum", [0, 0], group)
+        tensors = [call.mine(count, part=i) for i, count in enumerate(all_counts)]
+        out = functional.reduce_scatter_tensor_coalesced(tensors, "sum", [0, 0], group)
         right = []
         for i, count in enumerate(counts):
             right.append(call.total(call.world_size * count, part=i).split(count)[call.rank])

@@ -64,28 +64,28 @@ def change(rng: random.Random, rows: Rows, chunks: int) -> None:
     if not own:
         return
 
-    at = rng.randrange(len(own))
+    index = rng.randrange(len(own))
     kind = rng.choice(
         ["swap", "near", "drop", "double", "action", "peer", "chunk", "slot", "pair", "rename"]
     )
     if kind == "swap":
-        swap(own, at, rng.randrange(len(own)))
-    elif kind == "near" and at:
-        swap(own, at - 1, at)
+        swap(own, index, rng.randrange(len(own)))
+    elif kind == "near" and index:
+        swap(own, index - 1, index)
     elif kind == "drop":
-        del own[at]
+        del own[index]
     elif kind == "double":
-        own.insert(rng.randint(0, len(own)), list(own[at]))
+        own.insert(rng.randint(0, len(own)), list(own[index]))
     elif kind == "action":
-        own[at][0] = rng.choice([PUT, REDUCE, COPY])
+        own[index][0] = rng.choice([PUT, REDUCE, COPY])
     elif kind == "peer":
-        own[at][1] = rng.randint(-1, ranks)
+        own[index][1] = rng.randint(-1, ranks)
     elif kind == "chunk":
-        own[at][2] = rng.randint(-1, chunks)
+        own[index][2] = rng.randint(-1, chunks)
     elif kind == "slot":
-        own[at][3] = rng.randint(-1, 1 + max(row[3] for row in own))
+        own[index][3] = rng.randint(-1, 1 + max(row[3] for row in own))
     elif kind == "pair":
-        change_both_ends(rng, rows, rank, at, chunks)
+        change_both_ends(rng, rows, rank, index, chunks)
     elif kind == "rename":
         rename_slots(rng, rows, rank)
 
@@ -96,9 +96,9 @@ def swap(own: list[list[int]], first: int, second: int) -> None:
     own[second] = row
 
 
-def other_end(rows: Rows, rank: int, at: int) -> list[int] | None:
+def other_end(rows: Rows, rank: int, index: int) -> list[int] | None:
     """The row that puts what this one receives, or the other way round."""
-    action, peer, _, slot = rows[rank][at]
+    action, peer, _, slot = rows[rank][index]
     if not 0 <= peer < len(rows):
         return None
     for row in rows[peer]:
@@ -107,11 +107,11 @@ def other_end(rows: Rows, rank: int, at: int) -> list[int] | None:
     return None
 
 
-def change_both_ends(rng: random.Random, rows: Rows, rank: int, at: int, chunks: int) -> None:
+def change_both_ends(rng: random.Random, rows: Rows, rank: int, index: int, chunks: int) -> None:
     """Another chunk is moved, which both ends know: rows still match, and sums are wrong."""
-    matching = other_end(rows, rank, at)
+    matching = other_end(rows, rank, index)
     if matching is not None:
-        rows[rank][at][2] = matching[2] = rng.randrange(chunks)
+        rows[rank][index][2] = matching[2] = rng.randrange(chunks)
 
 
 def rename_slots(rng: random.Random, rows: Rows, rank: int) -> None:

@@ -98,10 +98,10 @@ def test_changed_numbers_are_refused_or_still_a_proof() -> None:
     for _ in range(150):
         lines = list(PROOF)
         for _ in range(rng.randint(1, 3)):
-            at = rng.randrange(len(lines))
-            words = lines[at].split()
+            number = rng.randrange(len(lines))
+            words = lines[number].split()
             words[rng.randrange(len(words))] = str(rng.randint(-60, 60))
-            lines[at] = " ".join(words)
+            lines[number] = " ".join(words)
 
         with pytest.raises(Refused):
             check(solvable_formula, lines)

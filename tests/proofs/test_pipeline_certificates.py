@@ -71,15 +71,15 @@ def doctored(lines: list[str], rng: random.Random) -> list[str]:
     """With up to three lines changed, lost or moved."""
     lines = list(lines)
     for _ in range(rng.randint(1, 3)):
-        at = rng.randrange(len(lines))
-        words = lines[at].split()
+        number = rng.randrange(len(lines))
+        words = lines[number].split()
         words_elsewhere = lines[rng.randrange(len(lines))].split()
         words[rng.randrange(len(words))] = rng.choice(words_elsewhere)
 
         lost: list[str] = []
         changed = [" ".join(words)]
-        with_a_copy = [lines[at], " ".join(words_elsewhere)]
-        lines[at : at + 1] = rng.choice([lost, changed, with_a_copy])
+        with_a_copy = [lines[number], " ".join(words_elsewhere)]
+        lines[number : number + 1] = rng.choice([lost, changed, with_a_copy])
     return lines
 
 
