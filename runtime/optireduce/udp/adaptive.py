@@ -16,7 +16,7 @@ from runtime.optireduce.udp.reassembly import End, StageReceiver
 LEAST_S = 1e-6  # of t_C: the unit in which it travels, where 0 means that it is not known
 PERIOD = 8  # stages whose mean loss counts for incast
 EXCUSED_FACTOR = 2.0  # a loss up to so many times the excused one is excused
-EXCUSED_DECAY = 0.9  # of the excused loss is left after a period: the network may become better
+EXCUSED_DECAY = 0.9  # of the excused loss is left after a period
 STALL_ROUND_TRIPS = 4
 HEAD_ROOM = 3.0  # a window is at most so many times what the network holds
 PAUSE_S = 0.01  # a rank that shares its processor pauses so long, beyond its round trip

@@ -186,7 +186,7 @@ class UdpProtocol:
             self._end_stages(bucket, now_s, socket_empty)
             last = bucket.stages[1]
             pending = [s for s in self.sender.shards.values() if s.operation == bucket.operation]
-            # the others may still wait for what this rank has to send, but no longer than t_B
+            # the others may still wait for what this rank has to send, up to the bound
             if last.end and (not pending or now_s >= last.hard_s):
                 del self.buckets[bucket.operation]
                 for shard in pending:
