@@ -144,7 +144,8 @@ class Watch:
         name = new_watch()
         if self._outlets.directory is not None:
             try:
-                name = group.first(f"watch/{self._number}/name", name)
+                within = replace(group, timeout_s=self._wait_s)
+                name = within.first(f"watch/{self._number}/name", name)
             except RankFailure as failure:  # its files tell their story, though apart
                 logger.warning("rank %d: watch: %s", group.rank, failure)
         offset_s = recorder.alignment().offset_s
@@ -152,6 +153,9 @@ class Watch:
 
     def _begin_telling(self, recorder: Recorder, of: Origin) -> None:
         outlets = self._outlets
+        self._journal = None
+        self._running = []
+        self._stop_serving = None
         looks: dict[str, Callable[[bool], None]] = {}
         if outlets.directory is not None:
             head = encode(Line(origin=of))

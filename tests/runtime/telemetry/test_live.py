@@ -79,6 +79,20 @@ def test_the_environment_says_where_unless_the_program_does(rank, tmp_path, monk
     assert len(list((tmp_path / "environment").iterdir())) == 1
 
 
+def test_a_watch_can_be_entered_again(rank, tmp_path):
+    watched = runtime.watch(directory=tmp_path, prometheus_port=0, on_step=print)
+    names = []
+    for operations in (1, 2):
+        with watched:
+            for _ in range(operations):
+                rank.reduce()
+        follower = Follower(tmp_path)
+        follower.read()
+        names.append(follower.watch)
+        assert follower.totals.operations == operations == len(watched.ranks[0].records)
+    assert names[0] < names[1]
+
+
 def test_an_exception_that_leaves_the_block_is_told(rank, tmp_path):
     with pytest.raises(KeyError), runtime.watch(directory=tmp_path):
         raise KeyError("loss is NaN")
