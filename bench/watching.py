@@ -64,7 +64,7 @@ def main() -> None:
         own = origin(new_watch(), rank=0, ranks=1, offset_s=0.0)
         place = options.directory or Path(temporary)
         files = RankFiles(place, 0, encode(Line(origin=own)), FILE_BYTES, FILES)
-        journal = Journal(recorder, own, files)
+        journal = Journal(recorder, files)
 
         def look() -> None:
             journal.look(False)

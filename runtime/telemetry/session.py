@@ -160,7 +160,7 @@ class Watch:
         if outlets.directory is not None:
             head = encode(Line(origin=of))
             files = RankFiles(outlets.directory, of.rank, head, outlets.file_bytes, outlets.files)
-            self._journal = Journal(recorder, of, files)
+            self._journal = Journal(recorder, files)
             looks[f"rank {of.rank}: watch: files in {outlets.directory}"] = self._journal.look
 
         if outlets.prometheus is not None:

@@ -322,6 +322,19 @@ def test_the_newest_watch_is_shown_also_when_it_begins_later(tmp_path):
     assert [len(rank.records) for rank in follower.last_ranks(100)] == [2, 2]
 
 
+def test_a_directory_that_is_emptied_for_the_next_job_is_read_anew(tmp_path):
+    watch_two_ranks(tmp_path, operations=9)
+    follower = Follower(tmp_path)
+    follower.read()
+    for path in tmp_path.iterdir():
+        path.unlink()
+    watch_two_ranks(tmp_path, operations=2)
+    for _ in range(2):
+        follower.read()
+    assert follower.totals.operations == 2
+    assert [len(rank.records) for rank in follower.last_ranks(100)] == [2, 2]
+
+
 def test_a_job_that_begins_is_waited_for_until_all_ranks_have_files(tmp_path):
     watch_two_ranks(tmp_path, ranks=(0,))
     follower = Follower(tmp_path, patience=2)
