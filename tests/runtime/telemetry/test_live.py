@@ -250,7 +250,7 @@ def test_ranks_are_put_together_and_their_waits_added_up(tmp_path):
     totals = follower.totals
     assert totals.operations == 4
     assert totals.times_last == {1: 4}
-    assert totals.waited_s[0][1] == pytest.approx(8.0, abs=1.0)
+    assert totals.waited_s[0][1] == pytest.approx(8.0)
     assert 1 not in totals.waited_s
 
 
