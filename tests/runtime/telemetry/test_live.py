@@ -148,9 +148,9 @@ def test_a_full_disk_tears_a_line_and_no_more(tmp_path, monkeypatch):
     head = b'{"origin": 0}\n'
     files = RankFiles(tmp_path, 0, head, file_bytes=1000, files=3)
     _Disk.room = 0
-    for _ in range(2):
+    for line in (b'{"number": 0}\n', b"longer than a file" * 100, b"longer than a file" * 100):
         with pytest.raises(OSError, match="No space left"):
-            files.write([b'{"number": 0}\n'])
+            files.write([line])
     assert len(list(tmp_path.iterdir())) == 1  # no empty file for each attempt
     _Disk.room = len(head) + 20
     with pytest.raises(OSError, match="No space left"):
