@@ -93,12 +93,14 @@ class EngineRecorder(OperationRecorder):
         """As for all recorders, with the steps that are over."""
         events, _ = super().news(feed)
         offset_s = self.alignment().offset_s
-        steps = []
-        for step in list(self._losses.steps):
-            if step.step > feed.last_step and step.ended_s >= self._began_s:
-                steps.append(_step(step, offset_s))
-                feed.last_step = step.step
-        return events, steps
+        newest_first = []
+        for step in reversed(list(self._losses.steps)):
+            if step.step <= feed.last_step or step.ended_s < self._began_s:
+                break
+            newest_first.append(step)
+        if newest_first:
+            feed.last_step = newest_first[0].step
+        return events, [_step(step, offset_s) for step in reversed(newest_first)]
 
     def reliable(self, work: AllReduceWork) -> AllReduceWork:
         """The operation that was just submitted runs over TCP."""

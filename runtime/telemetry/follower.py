@@ -118,6 +118,7 @@ class _File:
 
     origin: Origin | None = None
     offset: int = 0  # of what comes after the last whole line
+    inode: int = 0
 
 
 class Follower:
@@ -222,6 +223,13 @@ class Follower:
         """Whole lines that come next; those that can't be read are counted."""
         try:
             with name.within(self.directory).open("rb") as stream:
+                status = os.fstat(stream.fileno())
+                is_another = status.st_ino != file.inode or status.st_size < file.offset
+                if file.offset > 0 and is_another:
+                    # Somebody has emptied the directory, and a job has begun in it again.
+                    self._files[name] = _File()
+                    return []
+                file.inode = status.st_ino
                 stream.seek(file.offset)
                 data = stream.read(most_bytes)
         except FileNotFoundError:  # the oldest goes when there is no room for more

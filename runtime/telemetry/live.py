@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 
 from runtime.at_exit import close_at_exit, has_closed
 from runtime.telemetry.files import Line, State, encode
-from runtime.telemetry.origin import Origin
 from runtime.telemetry.recorder import Event, OperationRecorder
 from runtime.telemetry.records import Record, Round, Stage, UbtStep
 from runtime.telemetry.writer import RankFiles
@@ -87,9 +86,8 @@ class Periodic:
 class Journal:
     """Writes what is new in one recorder to the rank's files."""
 
-    def __init__(self, recorder: OperationRecorder, origin: Origin, files: RankFiles) -> None:
+    def __init__(self, recorder: OperationRecorder, files: RankFiles) -> None:
         self._recorder = recorder
-        self._rank = origin.rank
         self._files = files
         self._feed = recorder.feed()
         self._done = 0

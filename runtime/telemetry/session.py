@@ -148,7 +148,8 @@ class Watch:
         name = new_watch()
         if self._outlets.directory is not None:
             try:
-                name = group.first(f"watch/{self._number}/name", name)
+                within = replace(group, timeout_s=self._wait_s)
+                name = within.first(f"watch/{self._number}/name", name)
             except RankFailure as failure:  # its files tell their story, though apart
                 logger.warning("rank %d: watch: %s", group.rank, failure)
         offset_s = recorder.alignment().offset_s
@@ -156,11 +157,14 @@ class Watch:
 
     def _begin_telling(self, recorder: OperationRecorder, of: Origin) -> None:
         outlets = self._outlets
+        self._journal = None
+        self._running = []
+        self._stop_serving = None
         looks: dict[str, Callable[[bool], None]] = {}
         if outlets.directory is not None:
             head = encode(Line(origin=of))
             files = RankFiles(outlets.directory, of.rank, head, outlets.file_bytes, outlets.files)
-            self._journal = Journal(recorder, of, files)
+            self._journal = Journal(recorder, files)
             looks[f"rank {of.rank}: watch: files in {outlets.directory}"] = self._journal.look
 
         if outlets.prometheus is not None:

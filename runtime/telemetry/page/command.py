@@ -86,11 +86,13 @@ def watch(
     if follow and (html is None or once):
         remedy = "The table follows by itself, without --once"
         raise ArgumentError("--follow", str(paths[0]), "goes with --html", remedy)
+
     ends_at_once = once or as_json or (html is not None and not follow)
     if prometheus is not None and ends_at_once:
         raise ArgumentError("--prometheus", prometheus, "goes with a job that is followed")
     if html is not None:
         require_replaceable("--html", html, PAGE, inputs=paths, force=force)
+
     directories = [path for path in paths if path.is_dir()]
     if not directories:
         if follow or prometheus is not None:
@@ -174,9 +176,10 @@ def _follow_page(directory: Path, html: Path, last: int, every_s: float, tell: T
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             time.sleep(every_s)
-            follower.read()
-            tell(follower)
-            _write_page(follower, html, last, reload_s=every_s)
+            with contextlib.suppress(FormatError):  # emptied for the next job: the page stays
+                follower.read()
+                tell(follower)
+                _write_page(follower, html, last, reload_s=every_s)
 
 
 def _follow_table(directory: Path, last: int, every_s: float, tell: Tell) -> None:

@@ -28,10 +28,10 @@ class MadeUpRank:
             group, lambda: Alignment(offset_s, 0.0001), lambda: self.entered
         )
 
-    def reduce(self, way="native", late=(), after_s=0.0):
-        """An operation that is done at once, and arrived ``after_s`` from now."""
+    def reduce(self, way="native", late=(), arrived_s=None):
+        """An operation that is done now, and arrived now or when it is said to have."""
         work = AllReduceWork(self.entered, torch.zeros(4), average=False)
-        work.arrived_s = time.monotonic() + after_s
+        work.arrived_s = time.monotonic() if arrived_s is None else arrived_s
         self.entered += 1
         work.settle()
         done_s = work.arrived_s + 0.01
@@ -52,9 +52,9 @@ def watch_two_ranks(directory, operations=4, ranks=(0, 1)):
     with mock.patch.object(session, "_watches", itertools.repeat(0)):  # each of its own process
         for watched in watches:
             watched.__enter__()
-    for _ in range(operations):
+    for number in range(operations):
         for rank in made:
-            rank.reduce(after_s=2.0 * rank.source.group.rank)
+            rank.reduce(arrived_s=10.0 * number + 2.0 * rank.source.group.rank)
     for watched in watches:
         watched.__exit__(ValueError, ValueError("enough"), None)
     for rank in made:

@@ -162,8 +162,8 @@ def test_who_waited_for_whom_is_served_while_it_follows(watch, directory, monkey
 
     monkeypatch.setattr(command.time, "sleep", sleep)
     assert watch("--prometheus", port, directory)[0] == 0
-    assert found["latecomer_waited_seconds_total", "1", "0"] == pytest.approx(8.0, abs=1.0)
-    assert found["latecomer_wasted_seconds_total", "1"] == pytest.approx(8.0, abs=1.0)
+    assert found["latecomer_waited_seconds_total", "1", "0"] == pytest.approx(8.0)
+    assert found["latecomer_wasted_seconds_total", "1"] == pytest.approx(8.0)
     assert found["latecomer_arrived_last_total", "1"] == 4
     assert found["latecomer_arrived_last_total", "0"] == 0
     assert found["latecomer_operations_total", "native"] == 4
