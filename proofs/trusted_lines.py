@@ -52,7 +52,7 @@ DEVICE_CHECKER = ("verify.device.check", "verify.device.program")
 LOSS_CHECKER = ("verify.loss.examine",)
 RENAMING = ("verify.renaming",)
 SECOND_PROOF = ("verify.symbolic",)
-COMMAND = ("cli", "families", "options", "additions", "output")
+COMMAND = ("cli", "running", "families", "options", "additions", "output")
 CERTIFICATES = ("formula", "refutation", "check")
 
 THEORIES: dict[str, tuple[tuple[str, ...], str]] = {
@@ -112,6 +112,7 @@ DECIDES_NOTHING = {
     "verify.pipeline.picture": "draws",
     "verify.pipeline.measured": "compares measured times with planned ones",
     "verify.pipeline.measured_picture": "draws",
+    "verify.replacing": "keeps files from being lost",
     "verify.report.addition": "prints a report",
     "verify.report.svg": "draws",
     "verify.report.trace_events": "draws",

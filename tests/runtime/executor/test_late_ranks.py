@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -292,6 +293,18 @@ def _start_again(rank, size, store, without):
     executor.close()
 
 
+def _wait_until_dead(process_id):
+    """A rank that is asked before its kill has taken effect may answer once more."""
+    state = ""
+    while state != "Z":  # dead, and not yet fetched by its parent
+        time.sleep(0.01)
+        try:
+            stat = Path(f"/proc/{process_id}/stat").read_text()
+        except OSError:
+            return
+        state = stat.rsplit(")", 1)[1].split()[0]
+
+
 @on_ranks(4, timeout_s=40, victims={1})
 def test_a_rank_that_has_finished_is_not_named_beside_one_that_dies(rank, size, store):
     executor = Executor(load(ONE_LATE), store, rank, size, timeout_s=TIMEOUT_S)
@@ -305,7 +318,9 @@ def test_a_rank_that_has_finished_is_not_named_beside_one_that_dies(rank, size, 
 
     store.wait(["rank 0 has closed"])
     if rank == 1:
+        store.set("process of rank 1", str(os.getpid()))
         os.kill(os.getpid(), KILL)
+    _wait_until_dead(int(store.get("process of rank 1")))
     failure = executor.find_silent("asked by the test")
     assert failure.ranks == (1,)
     assert "rank 0 has closed after 1 operation" in str(failure)
