@@ -116,6 +116,7 @@ DECIDES_NOTHING = {
     "verify.report.addition": "prints a report",
     "verify.report.svg": "draws",
     "verify.report.trace_events": "draws",
+    "verify.version": "says which version this is",
     "verify.viewer": "makes pages",
 }
 """Modules of ``verify``, or packages with all that is in them, on which no verdict rests."""

@@ -17,7 +17,7 @@ from runtime.pipeline_command import pipeline
 from runtime.telemetry.page.command import watch
 from verify.errors import ArgumentError
 from verify.replacing import GPU_REPORT, PROFILE, Force, require_replaceable
-from verify.running import run
+from verify.running import Version, run
 
 if TYPE_CHECKING:
     from verify.core.schedule import Schedule
@@ -26,7 +26,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 
 
 @app.callback()
-def runtime() -> None:
+def runtime(show_version: Version = False) -> None:
     """Run verified schedules on torch.distributed."""
 
 

@@ -19,7 +19,7 @@ from synth.commands.standard import direct, doubling, rhd, ring, tree
 from synth.commands.straggler import straggler
 from synth.commands.table import table
 from synth.commands.transpose import transpose
-from verify.running import run
+from verify.running import Version, run
 
 app = typer.Typer(
     add_completion=False,
@@ -27,7 +27,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Make AllReduce and pipeline schedules, proved before they are written.",
 )
 COMMANDS = (
     straggler,
@@ -46,6 +45,13 @@ COMMANDS = (
     compare,
     table,
 )
+
+
+@app.callback()
+def synth(show_version: Version = False) -> None:
+    """Make AllReduce and pipeline schedules, proved before they are written."""
+
+
 for command in COMMANDS:
     app.command()(command)
 

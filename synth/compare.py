@@ -134,8 +134,38 @@ def parse_sizes(name: str, text: str, factor: int = 4) -> list[int]:
 # -- for people ----------------------------------------------------------------------------------
 
 
-def as_text(comparison: Comparison) -> str:
-    """The table, with the fastest of each size marked by a star."""
+def as_text(comparison: Comparison, width: int | None = None) -> str:
+    """The table, with the fastest of each size marked by a star.
+
+    Args:
+        comparison: what to show.
+        width: characters of a line; where the whole does not fit, only times are shown.
+    """
+    text = _whole_table(comparison)
+    if width is not None and max(map(len, text.splitlines())) > width:
+        return _table_of_times(comparison)
+    return text
+
+
+def _table_of_times(comparison: Comparison) -> str:
+    names = {"straggler m=1": "m=1", "straggler": "best k"}
+    titles = "".join(f"{names.get(name, name):>8} " for name in ALGORITHMS)
+    lines = [
+        f"# AllReduce, predicted: {comparison.n} ranks; milliseconds from the last arrival",
+        "# to the end. m=1, best k: one rank late, one chunk per helper, or k chunks.",
+        "# * is the fastest. Bandwidths too: on a wider terminal, or with --json.",
+        f"#{'size':>8}{titles}   k",
+    ]
+    for row in comparison.rows:
+        cells = ""
+        for name, time in row.times.items():
+            mark = "*" if name == row.best else " "
+            cells += f"{time.seconds * 1e3:8.4g}{mark}"
+        lines.append(f"{format_bytes(row.bytes):>9}{cells}{row.chunks:4}")
+    return "\n".join(lines)
+
+
+def _whole_table(comparison: Comparison) -> str:
     link = comparison.link
     lines = [
         f"# AllReduce, predicted: {comparison.n} ranks, alpha = {format_seconds(link.alpha_s)} per "

@@ -1,7 +1,8 @@
 """Quantities as people type them: ``1GiB``, ``3us``, ``450GB/s``; and seconds and bytes as text.
 
 Binary prefixes (KiB, MiB, GiB) are powers of 1024, decimal ones (kB, MB, GB) powers of 1000.
-A lone ``b`` is refused everywhere: it is read as bit by some and as byte by others.
+A lone ``b`` is refused for sizes: it is read as bit by some and as byte by others. In bandwidths it
+is a bit, as on every network card (``100Gbps``).
 """
 
 from __future__ import annotations
@@ -34,9 +35,21 @@ BYTES_PER_SECOND = {
     "GB/s": Fraction(10**9),
     "Mbit/s": Fraction(10**6, 8),
     "Gbit/s": Fraction(10**9, 8),
+    "Tbit/s": Fraction(10**12, 8),
 }
+OTHER_SPELLINGS = {
+    "Mbps": "Mbit/s",
+    "Gbps": "Gbit/s",
+    "Tbps": "Tbit/s",
+    "Mb/s": "Mbit/s",
+    "Gb/s": "Gbit/s",
+    "Tb/s": "Tbit/s",
+    "GBps": "GB/s",
+    "MBps": "MB/s",
+}
+"""How vendors write bandwidths: with these the ``b`` is a bit, and nobody reads it otherwise."""
 
-_QUANTITY = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z/]+)\s*", re.ASCII)
+_QUANTITY = re.compile(r"\s*(-?[0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z/]+)\s*", re.ASCII)
 
 
 def parse_bytes(name: str, text: str) -> int:
@@ -67,12 +80,16 @@ def parse_bandwidth(name: str, text: str) -> float:
 
 def _parse(name: str, text: str, units: Mapping[str, Fraction], example: str) -> Fraction:
     match = _QUANTITY.fullmatch(text)
-    if match is None or match[2] not in units:
+    unit = "" if match is None else OTHER_SPELLINGS.get(match[2], match[2])
+    if match is None or unit not in units:
         unit_names = ", ".join(units)
         raise ArgumentError(
             name, text, f"must be a number and a unit ({unit_names})", f"For example: {example}"
         )
-    return Fraction(match[1]) * units[match[2]]
+    value = Fraction(match[1]) * units[unit]
+    if value < 0:
+        raise ArgumentError(name, text, "must not be negative")
+    return value
 
 
 def _positive(name: str, text: str, value: Fraction) -> Fraction:

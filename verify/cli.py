@@ -17,11 +17,16 @@ from verify.errors import FormatError
 from verify.options import Options
 from verify.output import EXACT_JSON, print_now
 from verify.replacing import Force
-from verify.running import EXIT, MALFORMED, run
+from verify.running import EXIT, MALFORMED, Version, run
 
 WORST_FIRST = (MALFORMED, EXIT[Verdict.REFUTED], EXIT[Verdict.UNKNOWN], EXIT[Verdict.PROVED])
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+PROOFS = "Further proofs"
+LOOK = "What to look at"
+SIZES = "Programs of thread blocks"
+OUTPUT = "Files and output"
 
 Files = Annotated[
     list[Path],
@@ -31,61 +36,102 @@ Files = Annotated[
         "algorithms as MSCCL XML and plans of MSCCL++.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object per file.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing; the exit code tells.")]
-Z3 = Annotated[bool, typer.Option("--z3", help="Add the second, independent proof by Z3.")]
+Json = Annotated[
+    bool, typer.Option("--json", rich_help_panel=OUTPUT, help="One JSON object per file.")
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet", "-q", rich_help_panel=OUTPUT, help="Print nothing; the exit code tells."
+    ),
+]
+Z3 = Annotated[
+    bool,
+    typer.Option("--z3", rich_help_panel=PROOFS, help="Add the second, independent proof by Z3."),
+]
 Timeout = Annotated[
-    float, typer.Option(help="Seconds for --z3, and for --loss; no answer by then is unknown.")
+    float,
+    typer.Option(
+        rich_help_panel=PROOFS,
+        help="Seconds for --z3, and for --loss; no answer by then is unknown.",
+    ),
 ]
 Question = Annotated[
     Path | None,
     typer.Option(
         "--smt2",
         metavar="FILE",
+        rich_help_panel=PROOFS,
         help="Also write Z3's question as SMT-LIB 2, for another solver (- is stdout, "
         "the report then goes to stderr; unsat means right).",
     ),
 ]
 Losses = Annotated[
     int | None,
-    typer.Option(metavar="F", help="Also say what at most F lost transfers do to the result."),
+    typer.Option(
+        metavar="F",
+        rich_help_panel=LOOK,
+        help="Also say what at most F lost transfers do to the result.",
+    ),
 ]
 Drawing = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.svg", help="With --loss: draw what each lost transfer does."),
+    typer.Option(
+        metavar="FILE.svg",
+        rich_help_panel=LOOK,
+        help="With --loss: draw what each lost transfer does.",
+    ),
 ]
 Kernel = Annotated[
     Literal["coq"] | None,
-    typer.Option("--kernel", help="Also ask the checker extracted from the proofs (make proofs)."),
+    typer.Option(
+        "--kernel",
+        rich_help_panel=PROOFS,
+        help="Also ask the checker extracted from the proofs (make proofs).",
+    ),
 ]
 Certificate = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.v",
+        rich_help_panel=PROOFS,
         help="Also write a file in which Coq's kernel proves this schedule right, and optimal "
         "where it is at the bound.",
     ),
 ]
 Page = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.html", help="Also write a page to look at, in one file."),
+    typer.Option(
+        metavar="FILE.html", rich_help_panel=LOOK, help="Also write a page to look at, in one file."
+    ),
 ]
 PagePart = Annotated[
     str | None,
     typer.Option(
-        metavar="FROM-TO", help="With --html: these chunks of a collective, or ranks of others."
+        metavar="FROM-TO",
+        rich_help_panel=LOOK,
+        help="With --html: these chunks of a collective, or ranks of others.",
     ),
 ]
 MaxBytes = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="MSCCL: look at buffers up to this size (64MiB)."),
+    typer.Option(
+        metavar="SIZE",
+        rich_help_panel=SIZES,
+        help="MSCCL: look at buffers up to this size (64MiB).",
+    ),
 ]
 Slots = Annotated[
     int | None,
-    typer.Option(help="MSCCL: messages that a FIFO holds, in place of the protocol's."),
+    typer.Option(
+        rich_help_panel=SIZES, help="MSCCL: messages that a FIFO holds, in place of the protocol's."
+    ),
 ]
 Device = Annotated[
-    int | None, typer.Option(metavar="SETS", help="Also prove one kernel per rank (runs: 2).")
+    int | None,
+    typer.Option(
+        metavar="SETS", rich_help_panel=PROOFS, help="Also prove one kernel per rank (runs: 2)."
+    ),
 ]
 
 
@@ -107,6 +153,7 @@ def verify(
     slots: Slots = None,
     device: Device = None,
     force: Force = False,
+    show_version: Version = False,
 ) -> None:
     """Prove or refute schedules.
 

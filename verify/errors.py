@@ -3,6 +3,7 @@
     LatecomerError
     ├── InputError               the user can fix it: exit code 2, nothing written
     │   ├── ArgumentError        an option or argument: name, value, requirement, remedy
+    │   │   └── MissingArgument  it is needed, and was not given
     │   ├── FormatError          a schedule file: place in the file, what is wrong there
     │   ├── TensorError          a tensor the runtime can't carry
     │   └── ScheduleRefused      a schedule for execution that is not proved, or for other ranks
@@ -37,6 +38,7 @@ __all__ = [
     "KernelUnavailable",
     "LatecomerError",
     "LossExceeded",
+    "MissingArgument",
     "RankFailure",
     "ScheduleRefused",
     "SearchTimeout",
@@ -62,6 +64,21 @@ class ArgumentError(InputError):
         self.remedy = remedy
         text = f"{name} = {value!r}: {requirement}"
         super().__init__(f"{text}. {remedy}" if remedy else text)
+
+
+class MissingArgument(ArgumentError):
+    """An argument that is needed was not given.
+
+    Args:
+        name: as the user would type it.
+        what: what it says.
+        remedy: for example a value.
+    """
+
+    def __init__(self, name: str, what: str, remedy: str = "") -> None:
+        super().__init__(name, None, f"is needed: {what}", remedy)
+        text = f"{name} is needed: {what}"
+        self.args = (f"{text}. {remedy}" if remedy else text,)
 
 
 class TensorError(InputError):

@@ -21,7 +21,12 @@ from verify.errors import ArgumentError, FormatError
 BEGINNING = 4096  # bytes in which a kind of file shows itself
 
 Force = Annotated[
-    bool, typer.Option("--force", help="Replace files that this command has not written, too.")
+    bool,
+    typer.Option(
+        "--force",
+        rich_help_panel="Files and output",
+        help="Replace files that this command has not written, too.",
+    ),
 ]
 
 

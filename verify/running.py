@@ -7,15 +7,29 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import Annotated
 
 import typer
 
 from verify.core.verdict import Verdict
 from verify.errors import InputError, LatecomerError, SearchTimeout
+from verify.version import version
 
 EXIT = {Verdict.PROVED: 0, Verdict.REFUTED: 1, Verdict.UNKNOWN: 3}
 # As Typer's own for options that it cannot read: input to be mended, no verdict.
 MALFORMED = 2
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"latecomer {version()}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Print it and end."),
+]
 
 
 def run(application: typer.Typer) -> None:

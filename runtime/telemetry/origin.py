@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import secrets
 import socket
@@ -11,6 +10,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import msgspec
+
+from verify.version import version
 
 NAMES_OF_JOB = ("LATECOMER_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 """Environment variables that name a job; the first that is set counts."""
@@ -78,11 +79,3 @@ def local_rank(environment: Mapping[str, str], rank: int) -> int:
         if number.isdecimal():
             return int(number)
     return rank
-
-
-def version() -> str:
-    """The version of latecomer, or "unknown" where it runs without being installed."""
-    try:
-        return importlib.metadata.version("latecomer")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

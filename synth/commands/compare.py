@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -57,6 +59,7 @@ def compare(
     comparison = make_comparison(
         n, parse_sizes("--sizes", sizes, factor), link, latency=latency, most_chunks=most_chunks
     )
-    print(encoded(as_json(comparison)) if json else as_text(comparison))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(encoded(as_json(comparison)) if json else as_text(comparison, width))
     if plot_file is not None:
         plot(comparison, plot_file)

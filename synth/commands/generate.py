@@ -43,7 +43,7 @@ from synth.commands.options import (
 )
 from synth.commands.straggler import ChunkOwners, Ports, make_straggler
 from synth.straggler.instance import Owners, PortModel
-from verify.errors import ArgumentError
+from verify.errors import ArgumentError, MissingArgument
 from verify.replacing import Force
 
 EITHER = "Leave one of them out"
@@ -88,7 +88,15 @@ class GenerateOptions:
 
 def generate(
     context: typer.Context,
-    n: Annotated[int | None, typer.Option("--n", help="Number of ranks.")] = None,
+    n: Annotated[
+        int | None,
+        typer.Option(
+            "--n",
+            "-n",
+            "--ranks",
+            help="Number of ranks.",
+        ),
+    ] = None,
     late: LateRanks = None,
     m: ChunksPerHelper = None,
     chunks: Chunks = None,
@@ -173,7 +181,8 @@ def _make(context: typer.Context, options: GenerateOptions) -> None:
 
     refuse(context, MACHINE_OPTIONS, "is used only with both --nodes and --per-node", "Give both")
     if options.n is None:
-        raise ArgumentError("--n", None, "is needed", "Or give --nodes and --per-node")
+        remedy = "For example: --n 8; or give --nodes and --per-node"
+        raise MissingArgument("--n", "the number of ranks", remedy)
 
     if options.delay is not None or options.arrivals is not None or len(late) > 1:
         _refuse_straggler_options(options, beside="--delay or --arrivals")
@@ -223,7 +232,8 @@ def _make_for_nodes(
 
     buffer = options.common.buffer
     if buffer is None:
-        raise ArgumentError("--bytes", None, "is needed with --nodes", "For example: --bytes 1GiB")
+        what = "the size of the buffer, with --nodes"
+        raise MissingArgument("--bytes", what, "For example: --bytes 1GiB")
     if options.n is not None and options.n != nodes * per_node:
         requirement = f"must be --nodes times --per-node, {nodes * per_node}"
         raise ArgumentError("--n", options.n, requirement, "Leave --n out")

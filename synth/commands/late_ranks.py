@@ -16,7 +16,9 @@ from synth.solvers.choice import SolverName
 LINK = ("3us", "450GB/s")
 """Latency and bandwidth of a link where none are given: a GPU's port within a node."""
 
-LateRank = Annotated[int | None, typer.Option(help="The late rank (default: the last).")]
+LateRank = Annotated[
+    int | None, typer.Option("--late", "--straggler", help="The late rank (default: the last).")
+]
 ChunksPerHelper = Annotated[
     int | None,
     typer.Option(

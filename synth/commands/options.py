@@ -27,22 +27,49 @@ from verify.replacing import SCHEDULE, FileKind, require_replaceable
 NOTHING_FOUND = 3
 INTERRUPTED = 130
 
-Ranks = Annotated[int, typer.Option("--n", help="Number of ranks.")]
+JSON_ENDINGS = (".json", ".json.gz", ".json.zst")
+
+SEARCH = "How it is searched"
+PREDICTION = "Predicted times"
+OUTPUT = "Files and output"
+"""The groups of options in a command's help; all others are what is asked for."""
+
+Ranks = Annotated[int, typer.Option("--n", "-n", "--ranks", help="Number of ranks.")]
 Output = Annotated[
-    Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write (.json[.gz|.zst]).")
+    Path,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        rich_help_panel=OUTPUT,
+        help="Where to write (.json[.gz|.zst]).",
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Json = Annotated[
+    bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Print one JSON object.")
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, help="Print nothing but errors.")
+]
 Buffer = Annotated[
-    str | None, typer.Option("--bytes", metavar="SIZE", help="Size of the whole buffer, as 1GiB.")
+    str | None,
+    typer.Option(
+        "--bytes",
+        metavar="SIZE",
+        rich_help_panel=PREDICTION,
+        help="Size of the whole buffer, as 1GiB.",
+    ),
 ]
 
-Solver = Annotated[SolverName, typer.Option(help="The solver that searches.")]
-Seed = Annotated[int, typer.Option(help="Random seed.")]
+Solver = Annotated[
+    SolverName, typer.Option(rich_help_panel=SEARCH, help="The solver that searches.")
+]
+Seed = Annotated[int, typer.Option(rich_help_panel=SEARCH, help="Random seed.")]
 Effort = Annotated[
     float,
     typer.Option(
         metavar="TIMES",
+        rich_help_panel=SEARCH,
         help="Search so many times as long before giving way: counted in work, not in seconds, so "
         "that the same command writes the same file on any machine.",
     ),
@@ -51,6 +78,7 @@ TimeLimit = Annotated[
     float | None,
     typer.Option(
         metavar="SECONDS",
+        rich_help_panel=SEARCH,
         help="Also stop by the clock (default: no clock). What is written then depends on how fast "
         "the machine is.",
     ),
@@ -59,13 +87,17 @@ TimeLimit = Annotated[
 
 def latency(default: str) -> Any:
     """The option ``--alpha``."""
-    return typer.Option(metavar="TIME", help=f"Latency of a message (default: {default}).")
+    return typer.Option(
+        metavar="TIME",
+        rich_help_panel=PREDICTION,
+        help=f"Latency of a message (default: {default}).",
+    )
 
 
 def bandwidth_each_way(default: str) -> Any:
     """The option ``--bandwidth``."""
     text = f"Bandwidth of a rank, each direction (default: {default})."
-    return typer.Option(metavar="RATE", help=text)
+    return typer.Option(metavar="RATE", rich_help_panel=PREDICTION, help=text)
 
 
 def refuse(context: typer.Context, names: Iterable[str], requirement: str, remedy: str) -> None:
@@ -74,7 +106,7 @@ def refuse(context: typer.Context, names: Iterable[str], requirement: str, remed
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             option = next(p for p in context.command.params if p.name == name)
-            flag = max(option.opts, key=len)
+            flag = option.opts[0] if len(option.opts[0]) > 2 else max(option.opts, key=len)
             raise ArgumentError(flag, context.params[name], requirement, remedy)
 
 
@@ -163,11 +195,18 @@ def require_writable(
         problem = "is a directory"
     elif not path.parent.is_dir():
         problem = f"can't be written: there is no directory {path.parent}"
+    elif kind is SCHEDULE and not path.name.endswith(JSON_ENDINGS) and _is_for_a_file(path):
+        problem = f"is to hold JSON: it must end in {' or '.join(JSON_ENDINGS)}"
     elif not os.access(path if path.exists() else path.parent, os.W_OK):
         problem = "can't be written: permission denied"
     if problem:
         raise ArgumentError(option, str(path), problem)
     require_replaceable(option, path, kind, inputs=inputs, force=force)
+
+
+def _is_for_a_file(path: Path) -> bool:
+    """Not for a device, or a pipe, which has a name of its own."""
+    return not path.is_relative_to("/dev") and (path.is_file() or not path.exists())
 
 
 @contextmanager

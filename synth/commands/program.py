@@ -22,7 +22,7 @@ from synth.commands.options import (
 from synth.cost import best_chunks
 from synth.straggler.program import OwnRound, OwnTransfer, Program
 from synth.straggler.program import program as make_program
-from verify.errors import ArgumentError
+from verify.errors import MissingArgument
 
 
 def program(
@@ -47,7 +47,7 @@ def program(
     if chunks is not None:
         refuse(context, ["buffer"], "has no use with --chunks", "Leave one of them out")
     elif setting is None:
-        raise ArgumentError("--chunks", None, "is needed", "Or give --bytes")
+        raise MissingArgument("--chunks", "the number of chunks", "Or give --bytes")
     else:
         chunks = best_chunks(n, setting.buffer_bytes, setting.link)
     made = make_program(n, rank, chunks=chunks, late=late)

@@ -31,7 +31,16 @@ from synth.survey import HEADER, Row, parse_range, summary, summary_json, survey
 
 def table(
     context: typer.Context,
-    n: Annotated[str, typer.Option("--n", metavar="RANGE", help="Ranks, as 2..64 or 2,3,8..12.")],
+    n: Annotated[
+        str,
+        typer.Option(
+            "--n",
+            "-n",
+            "--ranks",
+            metavar="RANGE",
+            help="Ranks, as 2..64 or 2,3,8..12.",
+        ),
+    ],
     m: Annotated[str, typer.Option(metavar="RANGE", help="Chunks per helper.")] = "1",
     chunks: Annotated[
         str | None, typer.Option(metavar="RANGE", help="Chunks of the buffer, instead of --m.")

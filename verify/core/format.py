@@ -20,7 +20,7 @@ import msgspec
 import zstandard
 
 from verify.core.errors import FormatError
-from verify.core.schedule import Phase, Ports, Scalar, Schedule
+from verify.core.schedule import FORMAT, Phase, Ports, Scalar, Schedule
 
 COLLECTIVE = "allreduce"
 PIPELINE = "pipeline"
@@ -48,6 +48,13 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     meta: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+class _Head(msgspec.Struct, rename={"trace_events": "traceEvents"}):
+    """What tells other JSON files, and those of other versions, apart."""
+
+    format: str = ""
+    trace_events: msgspec.Raw = msgspec.Raw()
+
+
 class _Kind(msgspec.Struct):
     """The one field that all families of schedules share; the others are skipped."""
 
@@ -57,6 +64,7 @@ class _Kind(msgspec.Struct):
 # made with the module: msgspec crashes where two threads are the first to decode a type
 _file = msgspec.json.Decoder(_File)
 _kind = msgspec.json.Decoder(_Kind)
+_head = msgspec.json.Decoder(_Head)
 
 
 def read(path: str | os.PathLike[str]) -> Schedule:
@@ -78,7 +86,7 @@ def decode(data: bytes, name: str = "<bytes>") -> Schedule:
         if len(file.meta) > MAX_META_BYTES:
             raise FormatError(name, f"meta is larger than {MAX_META_BYTES} bytes")
     except msgspec.ValidationError as error:
-        raise FormatError(name, another_kind(data, COLLECTIVE) or str(error)) from None
+        raise FormatError(name, no_schedule(data, COLLECTIVE) or str(error)) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise FormatError(name, f"not a complete JSON object: {error}") from None
 
@@ -163,8 +171,16 @@ def kind_of(data: bytes) -> str:
         return ""
 
 
-def another_kind(data: bytes, expected: str) -> str:
-    """What is wrong where a file is a schedule of another family; empty where it is not that."""
+def no_schedule(data: bytes, expected: str) -> str:
+    """What a file is instead of a schedule of kind ``expected``; empty where that is unclear."""
+    try:
+        head = _head.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return ""
+    if head.trace_events:
+        return "is a trace, and no schedule. Look at it with: python -m runtime watch"
+    if head.format.startswith("latecomer/") and head.format != FORMAT:
+        return f"is of format {head.format}; this version of latecomer reads {FORMAT}"
     kind = kind_of(data)
     if kind in {COLLECTIVE, PIPELINE} - {expected}:
         return f"is a schedule of kind {kind}, where one of kind {expected} is needed"

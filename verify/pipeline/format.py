@@ -16,8 +16,8 @@ import msgspec
 from verify.core.format import (
     MAX_META_BYTES,
     PIPELINE,
-    another_kind,
     bounded_text,
+    no_schedule,
     read_bounded,
     require_distinct,
 )
@@ -93,7 +93,7 @@ def decode(data: bytes, name: str = "<bytes>") -> PipelineSchedule:
             raise FormatError(name, f"meta is larger than {MAX_META_BYTES} bytes")
         meta = msgspec.json.decode(file.meta, type=dict[str, Scalar])
     except msgspec.ValidationError as error:
-        raise FormatError(name, another_kind(data, PIPELINE) or str(error)) from None
+        raise FormatError(name, no_schedule(data, PIPELINE) or str(error)) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise FormatError(name, f"not a complete JSON object: {error}") from None
     programs = parse_programs(file.programs, name)
