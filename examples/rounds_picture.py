@@ -1,6 +1,6 @@
 """One operation as a picture: a row per rank, a bar per round, a mark where each rank arrived.
 
-Needs matplotlib (``pip install latecomer[demo]``). Times of different ranks are comparable only
+Needs matplotlib (``pip install matplotlib``). Times of different ranks are comparable only
 where they read one clock, that is on one machine.
 """
 

@@ -74,7 +74,7 @@ def own_capability(device: torch.device, settings: str) -> Capability:
     try:
         triton = importlib.import_module("triton")
     except ImportError as error:
-        problem = f"triton can't be imported ({error}): pip install 'latecomer[gpu]'"
+        problem = f"triton can't be imported ({error}): pip install triton"
         return Capability(problem, machine, "", "", ())
 
     versions = f"torch {torch.__version__}, triton {triton.__version__}, {settings}"

@@ -60,7 +60,7 @@ def messages() -> dict[str, Any]:
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError:
-        remedy = "pip install 'latecomer[chakra]'"
+        remedy = "pip install protobuf"
         raise ArgumentError("--to", "chakra", "needs the package protobuf", remedy) from None
     file = descriptor_pb2.FileDescriptorProto(
         name="latecomer/chakra.proto", package="ChakraProtoMsg", syntax="proto3"

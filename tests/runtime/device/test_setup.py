@@ -150,7 +150,7 @@ def test_what_a_rank_says_of_itself(monkeypatch):
 
     with monkeypatch.context() as changed:
         changed.setattr(capability, "importlib", replace_import(missing))
-        assert "latecomer[gpu]" in own_capability(cpu, "").problem
+        assert "pip install triton" in own_capability(cpu, "").problem
 
 
 def replace_import(call):

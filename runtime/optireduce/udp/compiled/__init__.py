@@ -1,1 +1,1 @@
-"""UBT's work on bytes: by numpy, or compiled by numba (the extra ``latecomer[fast]``)."""
+"""UBT's work on bytes: by numpy, or compiled by numba (the extra ``fast``)."""

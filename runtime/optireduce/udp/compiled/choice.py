@@ -48,7 +48,7 @@ TRY_S = 1.0  # how long datagrams to oneself may take
 TRIED_OPERATION = 7
 TRIED_BYTES = 399  # of a shard of five datagrams, of which the last one is filled up
 TRIED_DATAGRAM_BYTES = 128
-REMEDY = "pip install 'latecomer[fast]'"
+REMEDY = "pip install numba"
 
 
 def choose(when: When) -> DataPath:
