@@ -77,8 +77,10 @@ class MissingArgument(ArgumentError):
 
     def __init__(self, name: str, what: str, remedy: str = "") -> None:
         super().__init__(name, None, f"is needed: {what}", remedy)
-        text = f"{name} is needed: {what}"
-        self.args = (f"{text}. {remedy}" if remedy else text,)
+
+    def __str__(self) -> str:
+        text = f"{self.name} {self.requirement}"
+        return f"{text}. {self.remedy}" if self.remedy else text
 
 
 class TensorError(InputError):

@@ -155,7 +155,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     ("parse", "texts"),
     [
         (units.parse_bytes, "|1|GiB|1Gb|1gib|-1GiB|1e3GiB|0GiB|0.5B|1GiB/s|1 G iB"),
-        (units.parse_bandwidth, "0GB/s|450GB|450Gb/s|inf GB/s|٤GB/s"),
+        (units.parse_bandwidth, "0GB/s|450GB|450GBit|inf GB/s|٤GB/s"),
     ],
 )
 def test_refused_quantities(parse, texts: str) -> None:

@@ -71,7 +71,7 @@ REFUSED = [
 
 INVALID = [
     # command, what is said about it
-    ("generate --m 2", "--n = None: is needed. Or give --nodes and --per-node"),
+    ("generate --m 2", "--n is needed: the number of ranks. For example: --n 8; or give --nodes"),
     ("straggler --n 8 --late 8", "--late = 8: must be a rank, 0..7"),
     ("arrivals --n 8", "Add --arrivals 3 or --delay 3"),
     ("arrivals --n 8 --late 6,7", "Add --arrivals 3,3 or --delay 3"),
@@ -108,7 +108,7 @@ INVALID = [
     ("generate --n 8 --late 6,7 --arrivals 3,-1", "--arrivals = '3,-1': must be 0 or more"),
     ("generate --n 8 --late 6,7 --arrivals 3,9 --delay 4", "--delay = '4': contradicts"),
     ("generate --n 3 --late 0,1,2 --arrivals 0,0,5", "no rank is there to wait"),
-    ("generate --nodes 2 --per-node 4", "--bytes = None: is needed with --nodes"),
+    ("generate --nodes 2 --per-node 4", "--bytes is needed: the size of the buffer, with --nodes"),
     ("generate --nodes 2 --per-node 4 --bytes 1", "--bytes = '1'"),
     ("generate --nodes 2 --per-node 4 --bytes 0B", "--bytes = '0B': must be positive"),
     ("generate --nodes 0 --per-node 4 --bytes 1MiB", "--nodes = 0"),
@@ -128,7 +128,7 @@ INVALID = [
     ("generate --n 8 --chunks 0", "--chunks = 0"),
     (f"generate --n 16384 --chunks {2**10}", "--n, --chunks"),
     ("generate --n 8 --delay 2 --chunks 0", "--chunks = 0"),
-    ("program --n 8 --rank 1", "--chunks = None"),
+    ("program --n 8 --rank 1", "--chunks is needed"),
     ("program --n 1 --rank 0 --chunks 3", "--n = 1"),
     *((f"program --n 4 --rank {x} --chunks 3", f"--rank = {x}") for x in (-1, 4)),
     *((f"program --n 4 --rank 0 --chunks {x}", f"--chunks = {x}") for x in (0, 2**16 + 1)),
