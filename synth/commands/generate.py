@@ -49,6 +49,7 @@ from verify.replacing import Force
 EITHER = "Leave one of them out"
 MACHINE_OPTIONS = ["nodes", "per_node", "network_ports", "outer_alpha", "outer_bandwidth"]
 
+RanksIfAny = Annotated[int | None, typer.Option("--n", "-n", "--ranks", help="Number of ranks.")]
 DelayOfGenerate = Annotated[
     str | None,
     typer.Option(
@@ -88,15 +89,7 @@ class GenerateOptions:
 
 def generate(
     context: typer.Context,
-    n: Annotated[
-        int | None,
-        typer.Option(
-            "--n",
-            "-n",
-            "--ranks",
-            help="Number of ranks.",
-        ),
-    ] = None,
+    n: RanksIfAny = None,
     late: LateRanks = None,
     m: ChunksPerHelper = None,
     chunks: Chunks = None,
