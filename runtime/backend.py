@@ -28,6 +28,7 @@ from runtime.network.store_exchange import StoreExchange
 from runtime.optireduce.engine import OptiReduceEngine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.options import Options
+from runtime.policy.cost_model import Profile
 from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.policy.options import Chosen
 from runtime.process_group.collectives import Collectives
@@ -60,11 +61,23 @@ class ModeCollectives(Collectives):
             group.rank,
             group.world_size,
             options=self.chosen.options,
-            profile=self.chosen.profile,
+            profile=self._profile(),
             device=device,
             timeout_s=group.timeout_s,
             native_waits=self.waits,
         )
+
+    def _profile(self) -> Profile | None:
+        """The job's profile, which counts for a group of some of its ranks, too.
+
+        Alpha and beta are those of links. Measuring them anew for every group would take its time,
+        and could decide differently in the next run.
+        """
+        profile = self.chosen.profile
+        is_whole_job = not dist.is_initialized() or self.size == dist.get_world_size()
+        if profile is None or is_whole_job:
+            return profile
+        return profile.for_some(self.size)
 
 
 class ScheduleCollectives(Collectives):

@@ -69,6 +69,10 @@ class Profile(msgspec.Struct, frozen=True):
     machines: MachinesProfile | None = None
     hosts: tuple[int, ...] = ()  # how many ranks each host had, in order of ranks; (): not known
 
+    def for_some(self, ranks: int) -> Profile:
+        """The same links between so many of the ranks; which hosts these are on is not known."""
+        return msgspec.structs.replace(self, ranks=ranks, machines=None, hosts=())
+
     def native_s(self, nbytes: int) -> float:
         """N: the native all-reduce of ``nbytes`` bytes, taken as a ring."""
         hops = 2 * (self.ranks - 1)

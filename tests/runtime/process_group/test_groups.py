@@ -12,7 +12,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
+import runtime
 from runtime.backend import LatecomerGroup
+from runtime.policy.cost_model import AlphaBeta, Profile
 from tests.runtime import schedules
 from tests.runtime.jobs import start
 from tests.runtime.spawning import on_ranks, together
@@ -241,3 +243,22 @@ def test_without_a_control_plane_there_is_an_error_that_names_nobody(rank, size,
     start(rank, size, store)
     error = _error_of_a_lost_call(rank, size, store, "barrier", KILL)
     assert not isinstance(error, RankFailure)
+
+
+@on_ranks(4)
+def test_the_jobs_profile_counts_for_a_group_of_some_of_its_ranks(rank, size, store):
+    """It is not measured anew: static decides by it, and must decide alike in every run."""
+    profile = Profile(size, AlphaBeta(1e-2, 1e-9), AlphaBeta(1e-5, 1e-10), hosts=(size,))
+    runtime.configure(mode="static", late=1, profile=profile)
+    dist.init_process_group(runtime.BACKEND, store=store, rank=rank, world_size=size)
+    some = dist.new_group([0, 1, 2])
+
+    x = torch.tensor([float(rank)])
+    dist.all_reduce(x)
+    assert x.item() == 6.0
+    if rank < 3:
+        dist.all_reduce(x, group=some)
+        assert x.item() == 18.0
+        assert some.paths == {"mode static": 1}
+        assert some.reducer.profile == profile.for_some(3)
+    assert dist.group.WORLD.reducer.profile == profile
