@@ -21,6 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+from runtime.telemetry.gain import Gain, completion_s, gain_of
 from runtime.telemetry.records import Rank, Record, UbtStep
 
 SHOWN = 10  # steps in the printed table of losses
@@ -127,6 +128,7 @@ class Summary:
     messages: float  # sent for control per operation, by all ranks together
     missing: tuple[int, ...] = ()  # ranks that sent nothing
     losses: Losses = field(default_factory=Losses)
+    gain: Gain = field(default_factory=Gain)
 
     def __str__(self) -> str:
         if not self.lines and not self.missing:
@@ -150,6 +152,7 @@ class Summary:
             rows.append(f"{self.messages:.1f} messages per operation")
 
         rows.append(f"done {self.completion_s * 1e3:.2f} ms after the last arrival (median)")
+        rows += str(self.gain).splitlines()
         if self.losses.ranks:
             rows += ["", str(self.losses)]
         if self.missing:
@@ -183,7 +186,7 @@ def summarize(ranks: Sequence[Rank], size: int) -> Summary:
         reasons[records[lowest_rank].reason] += 1
         decisions_s += [record.decided_s - record.arrived_s for record in records.values()]
         latencies_s.append(_latency_s(records))
-        completions_s.append(_completion_s(records))
+        completions_s.append(completion_s(records))
     decisions_s.sort()
     latencies_s.sort()
 
@@ -199,6 +202,7 @@ def summarize(ranks: Sequence[Rank], size: int) -> Summary:
         messages=sum(rank.messages for rank in ranks) / max(1, len(by_operation)),
         missing=tuple(sorted(set(range(size)) - {rank.rank for rank in ranks})),
         losses=Losses.of(ranks),
+        gain=gain_of(operations),
     )
 
 
@@ -248,13 +252,6 @@ def _latency_s(records: dict[int, Record]) -> float:
     last_decided_s = max(record.decided_s for record in needed)
     last_arrived_s = max(record.arrived_s for record in needed)
     return last_decided_s - last_arrived_s
-
-
-def _completion_s(records: dict[int, Record]) -> float:
-    """From the last arrival to the last result."""
-    last_done_s = max(record.done_s for record in records.values())
-    last_arrived_s = max(record.arrived_s for record in records.values())
-    return last_done_s - last_arrived_s
 
 
 def _count_rows(counts: dict[str, int], meaning: str) -> list[str]:

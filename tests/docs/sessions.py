@@ -4,7 +4,8 @@ Blocks run in order in a folder beside the examples. What commands print to stdo
 what the page shows, line by line. What varies from run to run is masked in both: numbers before a
 unit of time or in percent, losses, messages per operation; spaces; the order of a summary's lines
 of ranks. Of its lines on how operations ran, and why, which there are depends on how busy the
-machine is: only the sum of their counts is compared.
+machine is: only the sum of their counts is compared. So does what is said of the gain, of which one
+line is as good as another.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from tests.runtime.spawning import execute
 
 ROOT = Path(__file__).parents[2]
 VARIES = re.compile(r"[\d.]+(?= (?:ms|s|messages)\b|%)|(?<=^loss )\S+")
+GAIN = re.compile(
+    r"(saved|lost) # s|nothing was saved: |\d+ operations that began without a late rank"
+)
 COUNTS = re.compile(r"(\d+) (operations ran|times because): .*")
 
 
@@ -36,8 +40,11 @@ def masked(text: str) -> tuple[list[str], dict[str, int]]:
     ranks = list[str]()
     for line in text.splitlines():
         plain = " ".join(VARIES.sub("#", line.strip()).split())
+        plain = re.sub("; (saved|lost) # s$", "", plain)  # in a page's headline, if it is known
         if counted := COUNTS.fullmatch(plain):
             sums[counted[2]] = sums.get(counted[2], 0) + int(counted[1])
+        elif GAIN.match(plain):
+            sums["says what was gained"] = 1
         elif re.match(r"\d+ #", plain):
             ranks.append(plain)
         else:

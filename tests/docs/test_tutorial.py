@@ -39,6 +39,7 @@ rank wait last
     13 operations ran: one late
      7 operations ran: native
 done 14.15 ms after the last arrival
+saved 0.16 s (0.01 to 0.19) of 1.3 s: 15 operations began
 """
 
 
@@ -56,6 +57,8 @@ ONE = "     1 operations ran: two late\n"
         ("   0    54.0", "   1    54.0", False),
         ("after the last", "before the last", False),
         ("done", "finished\ndone", False),
+        ("saved 0.16 s (0.01 to 0.19) of 1.3 s: 15 operations began", "nothing was saved: x", True),
+        ("saved 0.16 s (0.01 to 0.19) of 1.3 s: 15 operations began\n", "", False),
     ],
 )  # fmt: skip
 def test_what_is_masked_and_what_is_not(old, new, is_same):
@@ -65,3 +68,9 @@ def test_what_is_masked_and_what_is_not(old, new, is_same):
 def test_commands_are_found_with_their_output():
     page = "a\n```console\n$ one\n1\n$ two\n```\n```console\n$ three\n3\n3\n```\n"
     assert sessions(page) == [("one", "1\n"), ("two", ""), ("three", "3\n3\n")]
+
+
+def test_a_headline_may_say_what_was_saved():
+    headline = "run.html: rank 2 kept the others waiting most, 3.05 s in all"
+    assert masked(f"{headline}; saved 0.10 s") == masked(headline)
+    assert masked(f"{headline}; found 0.10 s") != masked(headline)

@@ -172,7 +172,11 @@ def _headline(ranks: list[int], operations: int, summaries: Sequence[Summary]) -
     worst = max(wasted_s, key=lambda rank: (wasted_s[rank], -rank))
     if wasted_s[worst] <= 0:
         return f"{text}: no rank kept the others waiting"
-    return f"{text}: rank {worst} kept the others waiting most, {wasted_s[worst]:.2f} s in all"
+    text = f"{text}: rank {worst} kept the others waiting most, {wasted_s[worst]:.2f} s in all"
+    if any(summary.gain.compared for summary in summaries):
+        saved_s = sum(summary.gain.saved_s for summary in summaries)
+        text += f"; {'saved' if saved_s >= 0 else 'lost'} {abs(saved_s):.2f} s"
+    return text
 
 
 def _table(summary: Summary) -> dict[str, Any]:
