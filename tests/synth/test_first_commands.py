@@ -2,68 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-import synth
-from runtime.__main__ import app as runtime_app
-from synth.cli import app as synth_app
 from synth.compare import as_text, compare
 from synth.cost import Link
+from synth.standard import ring
 from synth.units import parse_bandwidth, parse_bytes
-from verify.cli import app as verify_app
 from verify.errors import ArgumentError
 from verify.output import write
-from verify.running import run
 from verify.version import version
 
-APPS = {"synth": synth_app, "verify": verify_app, "runtime": runtime_app}
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def _run(line):
-    """(exit code, what was printed, what on stderr)."""
-    program, *arguments = line.split()
-    printed = io.StringIO()
-    errors = io.StringIO()
-    before = sys.argv
-    sys.argv = [program, *arguments]
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
-            run(APPS[program])
-        code = 0
-    except SystemExit as ended:
-        code = ended.code or 0
-    finally:
-        sys.argv = before
-    return code, printed.getvalue(), errors.getvalue()
-
-
-@pytest.mark.parametrize("program", APPS)
-def test_every_program_says_its_version(program):
-    assert _run(f"{program} --version") == (0, f"latecomer {version()}\n", "")
+@pytest.mark.parametrize("program", ["synth", "verify", "runtime"])
+def test_every_program_says_its_version(typed, program):
+    assert typed(f"{program} --version") == (0, f"latecomer {version()}\n", "")
     assert re.fullmatch(r"\d+\.\d+\.\d+|unknown", version())
 
 
 @pytest.mark.parametrize("number", ["--n 5", "-n 5", "--ranks 5"])
-def test_the_number_of_ranks_has_the_names_that_people_try(number):
-    assert _run(f"synth generate {number} -q")[0] == 0
+def test_the_number_of_ranks_has_the_names_that_people_try(typed, number):
+    assert typed(f"synth generate {number} -q")[0] == 0
     assert json.loads(Path("schedule.json").read_text())["ranks"] == 5
 
 
-def test_a_late_rank_is_a_straggler():
-    assert _run("synth straggler --n 5 --straggler 2 -q")[0] == 0
+def test_a_late_rank_is_a_straggler(typed):
+    assert typed("synth straggler --n 5 --straggler 2 -q")[0] == 0
     assert json.loads(Path("schedule.json").read_text())["late"] == [2]
 
 
@@ -100,37 +67,37 @@ def test_a_negative_size_is_told_as_such_and_a_size_in_bits_is_none():
         ("synth generate --n 4 --m 2 --chunks 3", "--m = 2: has no use with --chunks"),
     ],
 )
-def test_what_is_missing_or_wrong_is_said_by_the_name_that_was_typed(line, message):
-    code, printed, error = _run(line)
+def test_what_is_missing_or_wrong_is_said_by_the_name_that_was_typed(typed, line, message):
+    code, printed, error = typed(line)
     assert (code, printed) == (2, "")
     assert message in error
     assert "None" not in error
     assert not list(Path().iterdir())
 
 
-def test_a_trace_given_to_verify_is_told_where_it_belongs():
+def test_a_trace_given_to_verify_is_told_where_it_belongs(typed):
     Path("trace.json").write_text('{"traceEvents": [], "displayTimeUnit": "ms"}')
-    code, _, error = _run("verify trace.json")
+    code, _, error = typed("verify trace.json")
     assert code == 2
     assert "is a trace, and no schedule. Look at it with: python -m runtime watch" in error
 
 
 @pytest.mark.parametrize("kind", ["allreduce", "pipeline"])
-def test_a_file_of_a_later_format_is_told_as_such(kind):
+def test_a_file_of_a_later_format_is_told_as_such(typed, kind):
     Path("later.json").write_text(f'{{"format": "latecomer/2", "kind": "{kind}", "x": 1}}')
-    code, _, error = _run("verify later.json")
+    code, _, error = typed("verify later.json")
     assert code == 2
     assert "is of format latecomer/2; this version of latecomer reads latecomer/1" in error
     Path("broken.json").write_text(f'{{"format": "latecomer/1", "kind": "{kind}", "x": 1}}')
-    _, _, error = _run("verify broken.json")
+    _, _, error = typed("verify broken.json")
     assert "latecomer/2" not in error
 
 
-def test_help_has_its_options_in_groups():
-    _, printed, _ = _run("synth generate --help")
+def test_help_has_its_options_in_groups(typed):
+    _, printed, _ = typed("synth generate --help")
     for group in ("How it is searched", "Predicted times", "Files and output"):
         assert group in printed
-    _, printed, _ = _run("verify --help")
+    _, printed, _ = typed("verify --help")
     for group in ("Further proofs", "What to look at", "Programs of thread blocks"):
         assert group in printed
 
@@ -153,6 +120,6 @@ def test_the_two_tables_of_a_comparison_have_the_same_times():
     assert short == ["1", "MiB", *milliseconds, str(row.chunks)]
 
 
-def test_a_file_that_was_written_is_proved(folder):
-    write(synth.ring(3), "ring.json")
-    assert _run("verify ring.json")[0] == 0
+def test_a_file_that_was_written_is_proved(typed):
+    write(ring(3), "ring.json")
+    assert typed("verify ring.json")[0] == 0

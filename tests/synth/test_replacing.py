@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-import synth
-from synth.cli import app as synth_app
-from verify.cli import app as verify_app
+from synth.standard import ring
+from synth.straggler.generate import generate
 from verify.output import encode, write
 from verify.replacing import SCHEDULE, is_of_kind, require_replaceable
-from verify.running import run
 
 NOT_OURS = "my notes\n"
 
@@ -42,51 +37,32 @@ WRITES = {
 """Commands, each with the name of a file that it writes in place of OUT."""
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write(synth.generate(3), "input.json")
-    return tmp_path
-
-
-def _run(line):
-    """(exit code, what was printed and what on stderr)."""
-    program, *arguments = line.split()
-    printed = io.StringIO()
-    errors = io.StringIO()
-    before = sys.argv
-    sys.argv = [program, *arguments]
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
-            run({"synth": synth_app, "verify": verify_app}[program])
-        code = 0
-    except SystemExit as ended:
-        code = ended.code or 0
-    finally:
-        sys.argv = before
-    return code, printed.getvalue(), errors.getvalue()
+@pytest.fixture(autouse=True)
+def _input(typed):
+    """A schedule in the folder of the test, which is the current one."""
+    write(generate(3), "input.json")
 
 
 @pytest.mark.parametrize(("line", "name"), WRITES.items())
-def test_only_what_the_command_has_written_is_replaced_without_force(folder, line, name):
+def test_only_what_the_command_has_written_is_replaced_without_force(typed, line, name):
     target = Path(name)
     line = line.replace("OUT", name)
     target.write_text(NOT_OURS)
 
-    code, printed, error = _run(line)
+    code, printed, error = typed(line)
     assert code == 2
     assert f"= {name!r}: is there already, and is no " in error
     assert "--force" in error
     assert printed == ""
     assert target.read_text() == NOT_OURS
 
-    assert _run(f"{line} --force")[0] == 0
+    assert typed(f"{line} --force")[0] == 0
     first = target.read_bytes()
     assert first != NOT_OURS.encode()
-    assert _run(line)[0] == 0  # its own
+    assert typed(line)[0] == 0  # its own
     if target.suffix != ".png":
         target.write_bytes(b"")  # as a shell's redirection leaves it
-        assert _run(line)[0] == 0
+        assert typed(line)[0] == 0
         assert target.read_bytes()
 
 
@@ -99,32 +75,32 @@ def test_only_what_the_command_has_written_is_replaced_without_force(folder, lin
         "synth export input.json --to mscclpp -o input.json",
     ],
 )
-def test_the_input_is_never_replaced_without_force(folder, line):
+def test_the_input_is_never_replaced_without_force(typed, line):
     os.symlink("input.json", "link.json")
     before = Path("input.json").read_bytes()
 
-    code, _, error = _run(line)
+    code, _, error = typed(line)
 
     assert code == 2
     assert "is the file that is read. Name another file, or replace it with --force" in error
     assert Path("input.json").read_bytes() == before
 
 
-def test_it_is_said_what_was_replaced(folder):
-    assert _run("synth generate --n 4")[0] == 0
-    _, printed, _ = _run("synth generate --n 4")
+def test_it_is_said_what_was_replaced(typed):
+    assert typed("synth generate --n 4")[0] == 0
+    _, printed, _ = typed("synth generate --n 4")
     assert "replaced" not in printed  # by the same
 
-    _, printed, _ = _run("synth generate --n 5")
+    _, printed, _ = typed("synth generate --n 5")
     assert printed.endswith("  replaced    allreduce of 4 ranks in 3 chunks, late rank 3\n")
-    _, printed, _ = _run("synth ring --n 4 --json")
+    _, printed, _ = typed("synth ring --n 4 --json")
     assert '"replaced":"allreduce of 5 ranks in 4 chunks, late rank 4"' in printed
 
 
-def test_chakra_traces_are_looked_at_one_by_one(folder):
+def test_chakra_traces_are_looked_at_one_by_one(typed):
     pytest.importorskip("google.protobuf")
     Path("trace.1.et").write_text(NOT_OURS)
-    code, _, error = _run("synth export input.json --to chakra -o trace")
+    code, _, error = typed("synth export input.json --to chakra -o trace")
     assert code == 2
     assert "'trace.1.et': is there already" in error
     assert not Path("trace.0.et").exists()
@@ -132,7 +108,7 @@ def test_chakra_traces_are_looked_at_one_by_one(folder):
 
 def test_a_schedule_laid_out_by_hand_is_somebodys(tmp_path):
     by_hand = tmp_path / "by_hand.json"
-    by_hand.write_bytes(encode(synth.ring(3)).replace(b'":', b'": '))
+    by_hand.write_bytes(encode(ring(3)).replace(b'":', b'": '))
     assert not is_of_kind(by_hand, SCHEDULE)
     require_replaceable("-o", tmp_path / "not there", SCHEDULE, force=False)
     require_replaceable("-o", Path("/dev/stdout"), SCHEDULE, force=False)
