@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,21 @@ def together(store, rank, size, name):
     """Wait until all ranks are here, within the store's time-out; a name serves once."""
     store.set(f"{name} {rank}", "")
     store.wait([f"{name} {peer}" for peer in range(size)])
+
+
+def default_group(backend, rank, size, store, *, name="default", timeout_s=60.0):
+    """Make torch's default group of all ranks.
+
+    Groups of one test have the store in common, and so has what a test makes beside them: their
+    names keep them apart.
+    """
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore(name, store),
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=timeout_s),
+    )
 
 
 def execute(*command, cwd=None, **variables):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from datetime import timedelta
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import runtime
 from tests.runtime import schedules
-from tests.runtime.spawning import on_ranks
+from tests.runtime.spawning import default_group, on_ranks
 from verify.errors import ArgumentError
 
 STEPS = 4
@@ -48,21 +47,12 @@ def _train(model, rank, lateness):
 def test_parameters_are_those_of_plain_ddp(rank, size, store, schedule, random_lateness):
     """By the hook and by the backend, with each rank late in turn; the same bits on all ranks."""
 
-    def start(backend, name):
-        dist.init_process_group(
-            backend,
-            store=dist.PrefixStore(name, store),
-            rank=rank,
-            world_size=size,
-            timeout=timedelta(seconds=30),
-        )
-
     def check(trained, name):
         assert (trained - plain).abs().max().item() < 1e-6
         store.set(f"{name} {rank}", hashlib.sha256(trained.numpy().tobytes()).hexdigest())
         assert store.get(f"{name} {rank}") == store.get(f"{name} 0")
 
-    start("gloo", "plain")
+    default_group("gloo", rank, size, store, name="plain", timeout_s=30)
     plain = _train(_model(), rank, lambda step: 0.0)
     for late in range(size):
         dice = random.Random(f"{rank} {late}")
@@ -81,7 +71,7 @@ def test_parameters_are_those_of_plain_ddp(rank, size, store, schedule, random_l
     for late in range(size):
         late_s = 0.03 if rank == late else 0.0
         runtime.configure(schedule, late=late)
-        start("latecomer", f"backend{late}")
+        default_group("latecomer", rank, size, store, name=f"backend{late}", timeout_s=30)
         check(_train(_model(), rank, lambda step, late_s=late_s: late_s), f"{late}")
         assert dist.group.WORLD.paths.keys() == {"schedule"}
         dist.destroy_process_group()

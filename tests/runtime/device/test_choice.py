@@ -29,7 +29,7 @@ from runtime.torch_versions import PrefixStore
 from synth import generate
 from tests.runtime.device.test_kernel import polls_are_patient
 from tests.runtime.schedules import ring, straggler
-from tests.runtime.spawning import on_ranks, spawn, together, values
+from tests.runtime.spawning import default_group, on_ranks, spawn, together, values
 from verify.errors import ArgumentError, KernelUnavailable, RankFailure
 
 pytestmark = pytest.mark.gpu_logic  # they start ranks, several times
@@ -50,13 +50,7 @@ def begin(rank, size, store, backend="gloo", interpreted=True):
     )
     device = SimulatedDevice()
     choice.device_of = lambda of: device  # also where users name none
-    dist.init_process_group(
-        backend,
-        store=PrefixStore("default", store),
-        rank=rank,
-        world_size=size,
-        timeout=LIMIT,
-    )
+    default_group(backend, rank, size, store, timeout_s=LIMIT.total_seconds())
     return device
 
 

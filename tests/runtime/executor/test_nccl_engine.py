@@ -26,7 +26,7 @@ from runtime.selftest import conformance
 from runtime.torch_versions import PrefixStore
 from runtime.work import Observer
 from tests.runtime import schedules
-from tests.runtime.spawning import on_ranks, python, spawn, together, values
+from tests.runtime.spawning import default_group, on_ranks, python, spawn, together, values
 from verify import Phase, Schedule, Transfer
 from verify.errors import ArgumentError, RankFailure
 
@@ -65,7 +65,7 @@ KINDS = {
 def _executor(rank, size, store, *kinds, backend="gloo", timeout_s=60.0, **options):
     """With a device of its own, under a default group of all ranks."""
     if not dist.is_initialized():
-        _init_process_group(backend, rank, size, store)
+        default_group(backend, rank, size, store)
     return Executor(
         [load(schedule) for schedule in kinds],
         PrefixStore("executor", store),
@@ -74,16 +74,6 @@ def _executor(rank, size, store, *kinds, backend="gloo", timeout_s=60.0, **optio
         device=SimulatedDevice(),
         timeout_s=timeout_s,
         **options,
-    )
-
-
-def _init_process_group(backend, rank, size, store):
-    dist.init_process_group(
-        backend,
-        store=PrefixStore("default", store),
-        rank=rank,
-        world_size=size,
-        timeout=LIMIT,
     )
 
 
@@ -164,7 +154,7 @@ def test_every_schedule_gives_the_models_bits_whoever_is_late(rank, size, store)
 def test_some_ranks_of_the_backend_have_an_engine_and_graphs_of_their_own(rank, size, store):
     """Under the default group ``latecomer``; a graph is captured, replayed, and refused."""
     runtime.configure(schedules.ring(3))
-    _init_process_group("latecomer", rank, size, store)
+    default_group("latecomer", rank, size, store)
     if rank == 0:
         return
     swapping = schedules.swapping()

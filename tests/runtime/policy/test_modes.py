@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from datetime import timedelta
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ from runtime.network.clock import UNKNOWN_S, Clock
 from runtime.policy.cost_model import AlphaBeta, Profile
 from runtime.policy.options import MODES, Options
 from tests.runtime.jobs import dispatcher
-from tests.runtime.spawning import on_ranks, together
+from tests.runtime.spawning import default_group, on_ranks, together
 from tests.runtime.test_training import _model, _train
 from verify.errors import ArgumentError
 
@@ -28,17 +27,6 @@ LATE = 2
 SIZE = 4
 PROFILE = Profile(SIZE, native=AlphaBeta(1e-2, 1e-9), schedule=AlphaBeta(1e-5, 1e-10))
 """By it schedules are worth it however small the buffer."""
-
-
-def _start(backend, name, rank, size, store):
-    """Make the group of all ranks; groups of one test have the store in common, names apart."""
-    dist.init_process_group(
-        backend,
-        store=dist.PrefixStore(name, store),
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=30),
-    )
 
 
 @on_ranks(SIZE, timeout_s=100)
@@ -59,7 +47,7 @@ def test_all_modes_train_like_plain_ddp_and_say_who_was_late(rank, size, store, 
         return own_digest
 
     name = "plain"
-    _start("gloo", name, rank, size, store)
+    default_group("gloo", rank, size, store, name=name, timeout_s=30)
     plain = _train(_model(), rank, lambda step: 0.0)
 
     # native is plain DDP, bit for bit; static, twice, gives the same bits
@@ -171,7 +159,7 @@ def _sharded(rank, size, hybrid):
 @on_ranks(SIZE, timeout_s=100)
 def test_accumulation_unused_parameters_mixed_dtypes_and_hsdp(rank, size, store):
     """What else uses DDP and the backend, against the same without us."""
-    _start("gloo", "first", rank, size, store)
+    default_group("gloo", rank, size, store, name="first", timeout_s=30)
 
     ours = _accumulated(rank, True)
     plain = _accumulated(rank, False)
@@ -187,7 +175,7 @@ def test_accumulation_unused_parameters_mixed_dtypes_and_hsdp(rank, size, store)
     dist.destroy_process_group()
 
     runtime.configure(mode="auto")  # measures its profile
-    _start("latecomer", "third", rank, size, store)
+    default_group("latecomer", rank, size, store, name="third", timeout_s=30)
     for _ in range(3):
         total = torch.full((200_000,), float(rank))
         dist.all_reduce(total)

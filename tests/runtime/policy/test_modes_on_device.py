@@ -20,7 +20,7 @@ from runtime.policy.on_device import on_device
 from runtime.policy.options import Options
 from runtime.torch_versions import PrefixStore, own_connection
 from tests.runtime.policy.network import Network
-from tests.runtime.spawning import on_ranks, spawn, together, values
+from tests.runtime.spawning import default_group, on_ranks, spawn, together, values
 from verify.errors import ArgumentError, RankFailure
 
 pytestmark = pytest.mark.gpu_logic  # they start ranks, several times
@@ -115,13 +115,7 @@ def test_all_ranks_launch_the_same_whatever_the_network_does(seed, lost, late):
 
 def _dispatcher(rank, size, store, options, timeout_s=60.0, profile=PROFILE):
     if not dist.is_initialized():
-        dist.init_process_group(
-            "gloo",
-            store=PrefixStore("default", store),
-            rank=rank,
-            world_size=size,
-            timeout=LIMIT,
-        )
+        default_group("gloo", rank, size, store)
     return AllReduceDispatcher(
         PrefixStore(options.mode, store),
         rank,
