@@ -17,10 +17,10 @@ from synth.show import Collective
 from synth.solvers.choice import SolverName
 from synth.straggler.search import Progress
 from synth.units import parse_bandwidth, parse_bytes, parse_seconds
-from verify.core.format import read
+from verify.core.format import decode, read_bounded
 from verify.core.schedule import Schedule
 from verify.errors import ArgumentError, FormatError
-from verify.output import EXACT_JSON, encode, write
+from verify.output import EXACT_JSON, encode, store
 from verify.replacing import SCHEDULE, FileKind, require_replaceable
 
 # Exit codes (docs/reference/commands.md); 130 is what shells report for SIGINT.
@@ -106,7 +106,7 @@ def refuse(context: typer.Context, names: Iterable[str], requirement: str, remed
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             option = next(p for p in context.command.params if p.name == name)
-            flag = option.opts[0] if len(option.opts[0]) > 2 else max(option.opts, key=len)
+            flag = next(name for name in option.opts if name.startswith("--"))
             raise ArgumentError(flag, context.params[name], requirement, remedy)
 
 
@@ -153,17 +153,21 @@ def write_and_show(
 
 def write_schedule(schedule: Schedule, output: Path) -> str | None:
     """Write it; what it has replaced, in words, if that was another schedule."""
+    data = encode(schedule)
     before = None
     if output.is_file():
-        with suppress(FormatError, OSError):
-            before = read(output)
-    write(schedule, output)
-    if before is None or encode(before) == encode(schedule):
+        with suppress(FormatError):
+            old_data = read_bounded(str(output))
+            if old_data != data:
+                before = decode(old_data, str(output))
+    store(data, output)
+
+    if before is None:
         return None
-    late = ", ".join(map(str, before.late))
-    return f"{before.kind} of {before.ranks} ranks in {before.chunks} chunks" + (
-        f", late rank {late}" if late else ""
-    )
+    text = f"{before.kind} of {before.ranks} ranks in {before.chunks} chunks"
+    if before.late:
+        text += f", late rank {', '.join(map(str, before.late))}"
+    return text
 
 
 def replaced_line(replaced: str | None) -> str:
