@@ -139,13 +139,13 @@ class Attachment:
         """ArgumentError unless all ranks switch to ``mode`` before the same operation."""
         self._switches += 1
         own_text = f"{mode} before operation {self.engine.entered}"
-        received = self._group.all_gather(f"mode/{self._switches}", own_text)
-        differing = [rank for rank, text in received.items() if text != own_text]
+        differing = self._group.differing(f"mode/{self._switches}", own_text)
         if differing:
             ranks = ", ".join(map(str, differing))
+            theirs = next(iter(differing.values()))
             requirement = (
                 f"must be set on all ranks between the same two steps; here: {own_text}, "
-                f"rank(s) {ranks}: {received[differing[0]]}"
+                f"rank(s) {ranks}: {theirs}"
             )
             raise ArgumentError("mode", mode, requirement)
 

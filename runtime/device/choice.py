@@ -78,10 +78,11 @@ def make_executor(
 
 def _require_alike(group: StoreExchange, by: OnDevice) -> None:
     """ArgumentError if ranks ask for different things (collective)."""
-    choices = group.all_gather("on device", by)
-    if differing := [rank for rank, choice in choices.items() if choice != by]:
+    differing = group.differing("on device", by)
+    if differing:
         ranks = ", ".join(map(str, differing))
-        requirement = f"must be the same on all ranks; rank(s) {ranks}: {choices[differing[0]]}"
+        theirs = next(iter(differing.values()))
+        requirement = f"must be the same on all ranks; rank(s) {ranks}: {theirs}"
         raise ArgumentError("device", by, requirement, "Set LATECOMER_DEVICE alike everywhere")
 
 

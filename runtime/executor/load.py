@@ -198,14 +198,12 @@ def require_size(verified: Runnable, size: int) -> None:
 def agree(group: StoreExchange, schedules: Sequence[Runnable], late: tuple[int, ...]) -> None:
     """Compare schedules, and the late ranks to begin with, through the store (collective)."""
     digests = ",".join(verified.digest for verified in schedules)
-    sent = f"{digests} {late}"
-    received = group.all_gather("schedule", sent)
-    differing = [rank for rank, text in received.items() if text != sent]
+    differing = group.differing("schedule", f"{digests} {late}")
     if not differing:
         return
 
     ranks = ", ".join(map(str, differing))
-    their_digests, their_late = received[differing[0]].split(" ", 1)
+    their_digests, their_late = next(iter(differing.values())).split(" ", 1)
     if their_digests == digests:
         text = f"rank {group.rank} takes the ranks {late} to be late, rank(s) {ranks} {their_late}"
         raise ScheduleRefused(text)

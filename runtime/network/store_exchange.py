@@ -72,6 +72,14 @@ class StoreExchange:
         required = range(self.world_size) if of is None else of
         return self._require(self.gather(key, value), required)
 
+    def differing(self, key: str, value: str) -> dict[int, str]:
+        """What ranks that did not send ``value`` under ``key`` sent there; empty: all are alike.
+
+        As :meth:`all_gather`.
+        """
+        received = self.all_gather(key, value)
+        return {rank: theirs for rank, theirs in received.items() if theirs != value}
+
     def first(self, key: str, value: str) -> str:
         """What the rank that came first has set under ``key`` so; nobody waits for another."""
         return self._within(lambda: self.store.compare_set(key, "", value).decode())

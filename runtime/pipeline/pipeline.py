@@ -228,10 +228,11 @@ class Pipeline:
 
     def _require_same_schedule(self) -> None:
         own = self.verified.digest
-        digests = self._ranks.all_gather("schedule", own)
-        if differing := ", ".join(str(rank) for rank in digests if digests[rank] != own):
+        differing = self._ranks.differing("schedule", own)
+        if differing:
+            ranks = ", ".join(map(str, differing))
             ours = f"rank {self.rank} has {self.verified.name} ({own[:12]})"
-            raise ScheduleRefused(f"{ours}, rank(s) {differing} another schedule")
+            raise ScheduleRefused(f"{ours}, rank(s) {ranks} another schedule")
 
     def _change_over(self) -> None:
         """To the schedule on which all ranks have agreed, if there is one for the next step."""

@@ -80,11 +80,11 @@ def in_mode(options: Options, mode: Mode) -> Options:
 def require_equal(options: Options, group: StoreExchange) -> None:
     """Raise ArgumentError, with the ranks that differ, unless all have the same options."""
     text = msgspec.json.encode(options).decode()
-    received = group.all_gather("options", text)
-    differing = [rank for rank, theirs in received.items() if theirs != text]
+    differing = group.differing("options", text)
     if differing:
         ranks = ", ".join(map(str, differing))
-        requirement = f"must be the same on all ranks; rank(s) {ranks}: {received[differing[0]]}"
+        theirs = next(iter(differing.values()))
+        requirement = f"must be the same on all ranks; rank(s) {ranks}: {theirs}"
         raise ArgumentError("options", text, requirement)
 
 

@@ -66,3 +66,17 @@ def test_a_store_that_is_stopped_or_gone_is_an_error_and_no_hang(number):
         meeting.start()
         meeting.join(20)
     assert named == [()]
+
+
+def test_ranks_that_sent_something_else_are_told_apart():
+    store = HashStore()
+    for rank, (same, other) in {1: ("a", "b"), 2: ("a", "a")}.items():
+        peer = StoreExchange(store, rank, 3, 20.0)
+        peer.send(f"alike/{rank}", same)
+        peer.send(f"one is odd/{rank}", other)
+
+    group = StoreExchange(store, 0, 3, 20.0)
+    assert group.differing("alike", "a") == {}
+    assert group.differing("one is odd", "a") == {1: "b"}
+    with pytest.raises(RankFailure, match="did not join within"):
+        StoreExchange(store, 0, 3, 0.2).differing("nobody else", "a")
