@@ -24,13 +24,12 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
-from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bench.lab import Lab, Network
+from bench.lab_rank import NATIVE, LabRank
 from synth.cost import Link, best_chunks, straggler_cost
 from synth.standard import doubling, rhd, ring, tree
 from synth.straggler.generate import generate
@@ -41,9 +40,7 @@ SIZES = ["4KiB", "16KiB", "64KiB", "256KiB", "1MiB", "4MiB", "16MiB", "64MiB"]
 CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 14, 20, 28, 40, 56)
 """The chunks that ``chosen`` is taken from: each at most half as many again as the one before."""
 MANY = 28
-TIMEOUT_S = 120.0
 HEADERS = 1448 / 1514  # TCP's payload in a full Ethernet frame: what it can reach of a rate
-NATIVE = "Gloo"
 CHOSEN = "chosen"
 STANDARD = {"ring": ring, "rhd": rhd, "tree": tree, "doubling": doubling}
 
@@ -77,29 +74,8 @@ def rank_side(folder: Path, options: argparse.Namespace) -> None:
     rank.close()
 
 
-class Rank:
-    """One rank, and its executor with all schedules of a folder."""
-
-    def __init__(self, folder: Path, rate_mbit: float) -> None:
-        import torch
-        import torch.distributed as dist
-        from torch._C._distributed_c10d import TCPStore
-
-        from runtime import Executor, load
-
-        torch.set_num_threads(1)
-        timeout = timedelta(seconds=TIMEOUT_S)
-        dist.init_process_group("gloo", timeout=timeout)
-        self.rank = dist.get_rank()
-        self.ranks = dist.get_world_size()
-        self._rate_mbit = rate_mbit
-        host = os.environ["MASTER_ADDR"]
-        port = int(os.environ["MASTER_PORT"]) + 1
-        store = TCPStore(host, port, self.ranks, self.rank == 0, timeout)
-        paths = sorted(folder.glob("*.json"))
-        schedules = [load(path) for path in paths]
-        self._number_of = {path.stem: number for number, path in enumerate(paths)}
-        self._executor = Executor(schedules, store, self.rank, self.ranks, timeout_s=TIMEOUT_S)
+class Rank(LabRank):
+    """One rank; its schedules are those of the table."""
 
     def alpha_s(self, repeats: int) -> float:
         """What one more round costs, as rank 0 has measured it: all ranks have to choose alike."""
@@ -124,39 +100,9 @@ class Rank:
 
     def completion_s(self, way: str, nbytes: int, fewest: int) -> float:
         """Seconds from the late rank's arrival, when ``fewest`` chunks are reduced already."""
-        import torch
-        import torch.distributed as dist
-
-        numbers = torch.arange(nbytes // 4, dtype=torch.float32) % 251
-        tensor = numbers * (self.rank + 1)
-        dist.barrier()
-        if self.rank == self.ranks - 1:
-            rounds = fewest + 2 * (self.ranks - 1).bit_length() - 2
-            time.sleep(0.1 + 1.25 * rounds / fewest * nbytes * 8e-6 / self._rate_mbit)
-
-        arrived_s = time.monotonic()
-        if way == NATIVE:
-            dist.all_reduce(tensor)
-        else:
-            self._executor.submit(tensor, schedule=self._number_of[way]).wait()
-        done_s = time.monotonic()
-
-        is_right = torch.equal(tensor, numbers * (self.ranks * (self.ranks + 1) // 2))
-        by_rank: list[Any] = [None] * self.ranks
-        dist.all_gather_object(by_rank, (arrived_s, done_s, is_right))
-        wrong_ranks = [rank for rank, (_, _, right) in enumerate(by_rank) if not right]
-        if wrong_ranks:
-            raise SystemExit(f"wrong sum on rank(s) {wrong_ranks}")
-        last_arrived_s: float = max(arrived for arrived, _, _ in by_rank)
-        last_done_s: float = max(done for _, done, _ in by_rank)
-        return last_done_s - last_arrived_s
-
-    def close(self) -> None:
-        """Release all connections."""
-        import torch.distributed as dist
-
-        self._executor.close()
-        dist.destroy_process_group()
+        rounds = fewest + 2 * (self.ranks - 1).bit_length() - 2
+        late_s = 0.1 + 1.25 * rounds / fewest * self.port_s(nbytes)
+        return self.from_last_arrival_s(partial(self.run, way), nbytes, late_s)
 
 
 def _ways(chunks: list[int], chosen: int) -> dict[str, str]:

@@ -24,25 +24,23 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
-from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.lab import Lab, Network
+from bench.lab_rank import NATIVE, TIMEOUT_S, LabRank
 from synth.candidates import two_level_schedules
 from synth.straggler.generate import generate
 from synth.units import format_bytes, parse_bytes
 from verify.output import write
 
-NATIVE = "Gloo"
 FLAT = "flat, k = 7"
 FLAT_CHUNKS = 7
 AUTO = "mode auto"
 LEARNT_FROM = 6
 """Operations that mode auto sees before it is measured."""
-TIMEOUT_S = 120.0
 LATER_THAN_ANY_WAIT = 3.0
 """The late rank comes so many times later than the port needs for the buffer."""
 
@@ -69,78 +67,42 @@ def rank_side(folder: Path, options: argparse.Namespace) -> None:
     rank.close()
 
 
-class Rank:
-    """One rank, with an executor of all schedules of a folder, and mode auto beside it.
+class Rank(LabRank):
+    """One rank, with mode auto beside the executor.
 
     Attributes:
         ways: Gloo, the schedules by their files' names, mode auto.
     """
 
     def __init__(self, folder: Path, rate_mbit: float) -> None:
-        import torch
-        import torch.distributed as dist
-        from torch._C._distributed_c10d import TCPStore
+        super().__init__(folder, rate_mbit)
+        from torch._C._distributed_c10d import PrefixStore
 
-        from runtime import Executor, load
         from runtime.policy.dispatcher import AllReduceDispatcher
         from runtime.policy.options import Options
 
-        torch.set_num_threads(1)
-        timeout = timedelta(seconds=TIMEOUT_S)
-        dist.init_process_group("gloo", timeout=timeout)
-        self.rank = dist.get_rank()
-        self._world_size = dist.get_world_size()
-        self._rate_mbit = rate_mbit
-        host = os.environ["MASTER_ADDR"]
-        port = int(os.environ["MASTER_PORT"]) + 1
-        store = TCPStore(host, port, self._world_size, self.rank == 0, timeout)
-        paths = sorted(folder.glob("*.json"))
-        self._number_of = {path.stem: number for number, path in enumerate(paths)}
-        self.ways = [NATIVE, *self._number_of, AUTO]
-        self._executor = Executor(
-            [load(path) for path in paths],
-            dist.PrefixStore("schedules", store),
-            self.rank,
-            self._world_size,
-            timeout_s=TIMEOUT_S,
-        )
+        self.ways = [NATIVE, *self.schedules, AUTO]
         self._auto = AllReduceDispatcher(
-            dist.PrefixStore("auto", store),
+            PrefixStore("auto", self.store),
             self.rank,
-            self._world_size,
+            self.ranks,
             options=Options("auto"),
             timeout_s=TIMEOUT_S,
         )
 
-    def completion_s(self, way: str, nbytes: int, late: bool) -> float:
-        """Seconds from the last arrival to the last rank's result."""
-        import torch
-        import torch.distributed as dist
-
-        numbers = torch.arange(nbytes // 4, dtype=torch.float32) % 251
-        tensor = numbers * (self.rank + 1)
-        dist.barrier()
-        if late and self.rank == self._world_size - 1:
-            time.sleep(0.1 + LATER_THAN_ANY_WAIT * nbytes * 8e-6 / self._rate_mbit)
-
-        arrived_s = time.monotonic()
-        if way == NATIVE:
-            dist.all_reduce(tensor)
-        elif way == AUTO:
+    def run(self, way: str, tensor: Any) -> None:
+        """As for all, or by mode auto."""
+        if way == AUTO:
             self._auto.submit(tensor).wait()
         else:
-            self._executor.submit(tensor, schedule=self._number_of[way]).wait()
-        done_s = time.monotonic()
+            super().run(way, tensor)
 
-        is_right = torch.equal(tensor, numbers * (self._world_size * (self._world_size + 1) // 2))
-        by_rank: list[Any] = [None] * self._world_size
-        dist.all_gather_object(by_rank, (arrived_s, done_s, is_right))
-        wrong_ranks = [rank for rank, (_, _, right) in enumerate(by_rank) if not right]
-        if wrong_ranks:
-            raise SystemExit(f"wrong sum on rank(s) {wrong_ranks}")
-        last_arrived_s: float = max(arrived for arrived, _, _ in by_rank)
-        last_done_s: float = max(done for _, done, _ in by_rank)
-        return last_done_s - last_arrived_s
+    def completion_s(self, way: str, nbytes: int, late: bool) -> float:
+        """Seconds from the last arrival to the last rank's result."""
+        late_s = 0.0
+        if late:
+            late_s = 0.1 + LATER_THAN_ANY_WAIT * self.port_s(nbytes)
+        return self.from_last_arrival_s(partial(self.run, way), nbytes, late_s)
 
     def last_ran_by(self, operations: int) -> list[str]:
         """By what the last operations of mode auto ran."""
@@ -148,11 +110,8 @@ class Rank:
 
     def close(self) -> None:
         """Release all connections."""
-        import torch.distributed as dist
-
         self._auto.close()
-        self._executor.close()
-        dist.destroy_process_group()
+        super().close()
 
 
 def measure(options: argparse.Namespace) -> None:
