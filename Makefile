@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install -q -c constraints.txt setuptools torch
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[demo,test,lint]'
-	$(BIN)/python -m runtime.optireduce.udp.compiled  # kept for all later runs
+	$(BIN)/python -m latecomer.runtime.optireduce.udp.compiled  # kept for all later runs
 	touch $(READY)
 
 # DeepSpeed is built without its extensions, which this needs no compiler for.

@@ -72,7 +72,7 @@ class Job:
         import torch
         import torch.distributed as dist
 
-        import runtime
+        from latecomer import runtime
 
         self._began_s = time.monotonic()
         torch.set_num_threads(1)
@@ -150,7 +150,7 @@ def run(job: Job, scenario: str, mbit: float, steps: int) -> dict[str, Any]:
     """Warm up, then time ``steps`` steps of all ways in turn."""
     import torch
 
-    import runtime
+    from latecomer import runtime
 
     for number in range(-WARM_UP, 0):
         for way in [mode for mode in LEARNING if mode in job.attached]:

@@ -29,8 +29,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-import runtime
-from runtime.policy.cost_model import AlphaBeta, Profile
+from latecomer import runtime
+from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
 
 ELEMENTS = 2**18  # 1 MiB of float32
 WARM_UP = 30  # operations: connections, the history of arrivals, the parts of schedules

@@ -13,9 +13,9 @@ import argparse
 import sys
 import time
 
-from synth.straggler.generate import search
-from synth.survey import parse_range
-from verify.core.verdict import Verdict
+from latecomer.synth.straggler.generate import search
+from latecomer.synth.survey import parse_range
+from latecomer.verify.core.verdict import Verdict
 
 
 def main() -> int:

@@ -14,6 +14,11 @@ import time
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
+IMPORTS_OF_GENERATE = (
+    "latecomer.synth.cli",
+    "latecomer.synth.straggler.generate",
+    "ortools.sat.python.cp_model",
+)
 
 
 def seconds(command: list[str], folder: str) -> float:
@@ -31,11 +36,9 @@ def main() -> None:
     python = str(BIN / "python")
     commands = {
         "`synth generate --n 8`": [str(BIN / "synth"), "generate", "--n", "8"],
-        "its imports alone": [
-            python, "-c", "import synth.cli, synth.straggler.generate, ortools.sat.python.cp_model",
-        ],
+        "its imports alone": [python, "-c", f"import {', '.join(IMPORTS_OF_GENERATE)}"],
         "`verify schedule.json`": [str(BIN / "verify"), "schedule.json"],
-        "its imports alone ": [python, "-c", "import verify.cli"],
+        "its imports alone ": [python, "-c", "import latecomer.verify.cli"],
         "`verify --z3 schedule.json`": [str(BIN / "verify"), "--z3", "schedule.json"],
         "an empty Python": [python, "-c", ""],
     }  # fmt: skip

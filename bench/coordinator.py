@@ -19,12 +19,12 @@ from typing import Any
 
 import msgspec
 
-from runtime.network.clock import Ping, Pong
-from runtime.policy.agent import RankAgent
-from runtime.policy.candidates import CLASSES
-from runtime.policy.cost_model import AlphaBeta, Phase, Profile, ScheduleCandidate
-from runtime.policy.options import MODES, Mode, Options, PolicyInputs
-from synth.candidates import closed_form_costs
+from latecomer.runtime.network.clock import Ping, Pong
+from latecomer.runtime.policy.agent import RankAgent
+from latecomer.runtime.policy.candidates import CLASSES
+from latecomer.runtime.policy.cost_model import AlphaBeta, Phase, Profile, ScheduleCandidate
+from latecomer.runtime.policy.options import MODES, Mode, Options, PolicyInputs
+from latecomer.synth.candidates import closed_form_costs
 from tests.runtime.policy.network import MESSAGES, Network
 
 WARM_UP = 20

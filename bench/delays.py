@@ -18,9 +18,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from synth.arrivals.generate import ArrivalsAnswer, search
-from synth.cost import completion_cost
-from synth.standard import direct, rhd, ring
+from latecomer.synth.arrivals.generate import ArrivalsAnswer, search
+from latecomer.synth.cost import completion_cost
+from latecomer.synth.standard import direct, rhd, ring
 
 SITUATIONS = [(8, 4, 2), (16, 2, 2)]
 """Ranks, chunks per helper, rounds from one delay to the next."""

@@ -29,10 +29,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from runtime import Executor, load
-from runtime.network.mesh import connect
-from runtime.network.store_exchange import StoreExchange
-from verify.core.schedule import Schedule
+from latecomer.runtime import Executor, load
+from latecomer.runtime.network.mesh import connect
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.verify.core.schedule import Schedule
 
 KIB = 1024
 SIZES = [64, 1024, 4096, 16384, 65536]
@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="KiB")
     options = parser.parse_args()
 
-    import synth
+    from latecomer import synth
 
     straggler = synth.generate(options.ranks, m=options.m)
     ring = synth.ring(options.ranks)

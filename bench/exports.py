@@ -18,10 +18,10 @@ from typing import Annotated
 
 import typer
 
-from synth import standard
-from synth.export import chakra, msccl_xml
-from synth.straggler.generate import generate
-from verify.core.schedule import Schedule
+from latecomer.synth import standard
+from latecomer.synth.export import chakra, msccl_xml
+from latecomer.synth.straggler.generate import generate
+from latecomer.verify.core.schedule import Schedule
 
 DECODE = """
 import sys

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-import runtime
+from latecomer import runtime
 
 ELEMENTS = 64
 LIMIT_S = 300

@@ -8,7 +8,7 @@ than the others need for their own part. Measured from its arrival to the last r
 run and in turn (A B C D A B C D), every result compared with the exact sum:
 
     Gloo            its own ``all_reduce``, a ring
-    ring, rhd, tree, doubling   those of ``synth.standard``, on our executor
+    ring, rhd, tree, doubling   those of ``latecomer.synth.standard``, on our executor
     k = 7, 28       the closed form with so many chunks (m = 1 and m = 4 of 8 ranks)
     chosen          the closed form with the k that the cost model takes for the size
 
@@ -30,11 +30,11 @@ from pathlib import Path
 
 from bench.lab import Lab, Network
 from bench.lab_rank import NATIVE, LabRank
-from synth.cost import Link, best_chunks, straggler_cost
-from synth.standard import doubling, rhd, ring, tree
-from synth.straggler.generate import generate
-from synth.units import format_bytes, parse_bytes
-from verify.output import write
+from latecomer.synth.cost import Link, best_chunks, straggler_cost
+from latecomer.synth.standard import doubling, rhd, ring, tree
+from latecomer.synth.straggler.generate import generate
+from latecomer.synth.units import format_bytes, parse_bytes
+from latecomer.verify.output import write
 
 SIZES = ["4KiB", "16KiB", "64KiB", "256KiB", "1MiB", "4MiB", "16MiB", "64MiB"]
 CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 14, 20, 28, 40, 56)

@@ -31,10 +31,10 @@ from typing import Any
 
 from bench.lab import Lab, Network
 from bench.lab_rank import NATIVE, TIMEOUT_S, LabRank
-from synth.candidates import two_level_schedules
-from synth.straggler.generate import generate
-from synth.units import format_bytes, parse_bytes
-from verify.output import write
+from latecomer.synth.candidates import two_level_schedules
+from latecomer.synth.straggler.generate import generate
+from latecomer.synth.units import format_bytes, parse_bytes
+from latecomer.verify.output import write
 
 FLAT = "flat, k = 7"
 FLAT_CHUNKS = 7
@@ -78,8 +78,8 @@ class Rank(LabRank):
         super().__init__(folder, rate_mbit)
         from torch._C._distributed_c10d import PrefixStore
 
-        from runtime.policy.dispatcher import AllReduceDispatcher
-        from runtime.policy.options import Options
+        from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+        from latecomer.runtime.policy.options import Options
 
         self.ways = [NATIVE, *self.schedules, AUTO]
         self._auto = AllReduceDispatcher(

@@ -35,7 +35,7 @@ class LabRank:
         import torch.distributed as dist
         from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-        from runtime import Executor, load
+        from latecomer.runtime import Executor, load
 
         torch.set_num_threads(1)
         timeout = timedelta(seconds=TIMEOUT_S)

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from synth.cost import Link, best_chunks
+from latecomer.synth.cost import Link, best_chunks
 
 CASES = [
     *((n, "--m=1") for n in (7, 12, 48, 192, 256, 1000, 1024)),

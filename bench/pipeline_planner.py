@@ -25,13 +25,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from synth.pipeline.answer import PipelineAnswer
-from synth.pipeline.evaluate import makespan
-from synth.pipeline.listing import Rules, greedy
-from synth.pipeline.plan import Solver, plan
-from synth.pipeline.portfolio import best_greedy, portfolio
-from synth.pipeline.problem import Orders, Problem, make, place
-from verify.pipeline.schedule import Action, Duplex, Instance, Kind, Link
+from latecomer.synth.pipeline.answer import PipelineAnswer
+from latecomer.synth.pipeline.evaluate import makespan
+from latecomer.synth.pipeline.listing import Rules, greedy
+from latecomer.synth.pipeline.plan import Solver, plan
+from latecomer.synth.pipeline.portfolio import best_greedy, portfolio
+from latecomer.synth.pipeline.problem import Orders, Problem, make, place
+from latecomer.verify.pipeline.schedule import Action, Duplex, Instance, Kind, Link
 
 SIZES = ((3, 6), (4, 12), (6, 18), (8, 24), (8, 32))
 FAMILIES = ("grid", "uneven")

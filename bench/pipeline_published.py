@@ -16,13 +16,13 @@ import lzma
 import re
 from pathlib import Path
 
+from latecomer.synth.pipeline.answer import PipelineAnswer
+from latecomer.synth.pipeline.certify import NoCertificate, certified
+from latecomer.synth.pipeline.plan import Solver, plan
+from latecomer.synth.pipeline.problem import Problem, make, place
+from latecomer.verify.pipeline import Link, write
+from latecomer.verify.pipeline.schedule import Instance
 from proofs.pipeline_certificates.check import refutation_of
-from synth.pipeline.answer import PipelineAnswer
-from synth.pipeline.certify import NoCertificate, certified
-from synth.pipeline.plan import Solver, plan
-from synth.pipeline.problem import Problem, make, place
-from verify.pipeline import Link, write
-from verify.pipeline.schedule import Instance
 
 TIMELINE = re.compile(r"experiments/(.*)/ZB-CPU-ReSchedule/([0-9_,]+)/(0\.[0-9]+)/simu\.txt")
 MS = 1000

@@ -22,13 +22,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from runtime.pipeline import Adaptation, Faults, LinkFault, Pipeline, both_ways
-from runtime.pipeline.demo import Block
-from runtime.pipeline.demo import loss_fn as next_token
-from synth.pipeline.plan import plan
-from synth.pipeline.problem import make
-from verify.pipeline import Instance, Link, PipelineSchedule, check, uniform
-from verify.pipeline.measured_picture import observed
+from latecomer.runtime.pipeline import Adaptation, Faults, LinkFault, Pipeline, both_ways
+from latecomer.runtime.pipeline.demo import Block
+from latecomer.runtime.pipeline.demo import loss_fn as next_token
+from latecomer.synth.pipeline.plan import plan
+from latecomer.synth.pipeline.problem import make
+from latecomer.verify.pipeline import Instance, Link, PipelineSchedule, check, uniform
+from latecomer.verify.pipeline.measured_picture import observed
 
 STAGES = 4
 MICROBATCHES = 12
@@ -215,7 +215,7 @@ REAL_US = 5_000
 def spawn(stages: int, job: str) -> list[Any]:
     """The result of each rank."""
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["runtime.pipeline"])
+    context.set_forkserver_preload(["latecomer.runtime.pipeline"])
     limit = timedelta(seconds=TIMEOUT_S)
     store = dist.TCPStore("127.0.0.1", 0, None, True, limit, wait_for_workers=False)
     out = context.Queue()

@@ -19,7 +19,7 @@ from typing import Annotated
 
 import typer
 
-from synth.cost import (
+from latecomer.synth.cost import (
     Link,
     best_chunks,
     completion_cost_of,
@@ -28,8 +28,8 @@ from synth.cost import (
     ring_cost,
     straggler_cost,
 )
-from synth.straggler.generate import search
-from synth.units import format_bytes, format_seconds
+from latecomer.synth.straggler.generate import search
+from latecomer.synth.units import format_bytes, format_seconds
 
 TIMED = (64, 128, 256)
 LINK = Link(3e-6, 450e9)

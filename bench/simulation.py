@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.cost import (
+from latecomer.synth.cost import (
     Link,
     best_chunks,
     doubling_cost,
@@ -39,10 +39,10 @@ from synth.cost import (
     straggler_cost,
     tree_cost,
 )
-from synth.straggler.closed_form import ClosedForm
-from synth.straggler.instance import Instance
-from synth.units import format_bytes
-from verify.arrays import ArrayRounds
+from latecomer.synth.straggler.closed_form import ClosedForm
+from latecomer.synth.straggler.instance import Instance
+from latecomer.synth.units import format_bytes
+from latecomer.verify.arrays import ArrayRounds
 
 Floats = NDArray[np.float64]
 Messages = tuple[NDArray[np.int64], NDArray[np.int64], float]

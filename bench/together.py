@@ -14,12 +14,12 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from synth.answer import checked
-from synth.arrivals.attempts import Attempts
-from synth.arrivals.generate import CERTIFIED
-from synth.arrivals.instance import Arrivals
-from synth.solvers.choice import Solving
-from verify.core.verdict import Verdict
+from latecomer.synth.answer import checked
+from latecomer.synth.arrivals.attempts import Attempts
+from latecomer.synth.arrivals.generate import CERTIFIED
+from latecomer.synth.arrivals.instance import Arrivals
+from latecomer.synth.solvers.choice import Solving
+from latecomer.verify.core.verdict import Verdict
 
 EXHAUSTED = {
     (5, 3, 5): 8,

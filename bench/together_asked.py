@@ -3,8 +3,8 @@
     python -m bench.together_asked --solver cadical --ranks 5 --late 4 --chunks 2 --rounds 4
 
 Needs CaDiCaL (https://github.com/arminbiere/cadical). The question is that of
-:mod:`synth.arrivals.free_trees`, which ``synth`` puts to Z3 or CP-SAT with a limit; here there is
-none. What is found is proved by ``verify``.
+:mod:`latecomer.synth.arrivals.free_trees`, which ``synth`` puts to Z3 or CP-SAT with a limit; here
+there is none. What is found is proved by ``verify``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import tempfile
 from pathlib import Path
 
 from bench.together import instance
-from synth.answer import checked
-from synth.arrivals.free_trees import FreeTrees
-from synth.arrivals.together import Together
-from synth.solvers.clauses import Clauses
-from synth.solvers.model import Exhausted, Found
-from verify.core.verdict import Verdict
+from latecomer.synth.answer import checked
+from latecomer.synth.arrivals.free_trees import FreeTrees
+from latecomer.synth.arrivals.together import Together
+from latecomer.synth.solvers.clauses import Clauses
+from latecomer.synth.solvers.model import Exhausted, Found
+from latecomer.verify.core.verdict import Verdict
 
 
 def dimacs(model: Clauses) -> str:

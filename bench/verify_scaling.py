@@ -16,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from verify import Phase, Schedule, Transfer, write
-from verify.core.schedule import Round
+from latecomer.verify import Phase, Schedule, Transfer, write
+from latecomer.verify.core.schedule import Round
 
 SIZES = (16, 64, 256, 512, 1024)
 
@@ -55,7 +55,7 @@ def straggler(n: int) -> Schedule:
 def measure(path: Path) -> tuple[float, float, int]:
     """Wall seconds, peak MiB and exit code of ``verify -q path``."""
     started = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "verify", "-q", str(path)])
+    process = subprocess.Popen([sys.executable, "-m", "latecomer.verify", "-q", str(path)])
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - started
     process.returncode = os.waitstatus_to_exitcode(status)

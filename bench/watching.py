@@ -22,15 +22,15 @@ from pathlib import Path
 import torch
 from torch._C._distributed_c10d import HashStore
 
-from runtime.network.clock import Alignment
-from runtime.network.store_exchange import StoreExchange
-from runtime.telemetry.files import Line, encode
-from runtime.telemetry.live import Journal
-from runtime.telemetry.origin import new_watch, origin
-from runtime.telemetry.recorder import Recorder
-from runtime.telemetry.session import FILE_BYTES, FILES
-from runtime.telemetry.writer import RankFiles
-from runtime.work import AllReduceWork
+from latecomer.runtime.network.clock import Alignment
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.telemetry.files import Line, encode
+from latecomer.runtime.telemetry.live import Journal
+from latecomer.runtime.telemetry.origin import new_watch, origin
+from latecomer.runtime.telemetry.recorder import OperationRecorder
+from latecomer.runtime.telemetry.session import FILE_BYTES, FILES
+from latecomer.runtime.telemetry.writer import RankFiles
+from latecomer.runtime.work import AllReduceWork
 
 WAY = "one late, k = 8"
 REASON = "missing, and likely to come much later"
@@ -46,7 +46,7 @@ def main() -> None:
     operations = options.operations
 
     group = StoreExchange(HashStore(), rank=0, world_size=1, timeout_s=5.0)
-    recorder = Recorder(group, lambda: Alignment(0.0, 1e-4), lambda: operations)
+    recorder = OperationRecorder(group, lambda: Alignment(0.0, 1e-4), lambda: operations)
     work = AllReduceWork(0, torch.zeros(4), average=False)
     work.settle()
 

@@ -24,7 +24,7 @@ from rounds_picture import Timeline, draw_rounds
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from runtime import ddp, load
+from latecomer import ddp, load
 
 BATCH = 16
 TOLERANCE = 1e-3

@@ -9,9 +9,9 @@ import time
 import torch
 import torch.distributed as dist
 
-import runtime
+from latecomer import configure
 
-runtime.configure("schedule.json")
+configure("schedule.json")
 dist.init_process_group("latecomer")
 rank = dist.get_rank()
 size = dist.get_world_size()

@@ -9,13 +9,13 @@ import os
 import torch
 import torch.distributed as dist
 
-import runtime
+from latecomer import Executor, load
 
 rank = int(os.environ["RANK"])
 size = int(os.environ["WORLD_SIZE"])
 torchrun_store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 store = dist.PrefixStore("own", torchrun_store)  # a prefix that nothing else uses
-executor = runtime.Executor(runtime.load("schedule.json"), store, rank, size, timeout_s=60)
+executor = Executor(load("schedule.json"), store, rank, size, timeout_s=60)
 
 tensors = [torch.full((1000,), float(rank + number)) for number in range(3)]
 works = [executor.submit(tensor, late=number) for number, tensor in enumerate(tensors)]

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from runtime.pipeline import Adaptation, Pipeline  # line 1
+from latecomer.runtime.pipeline import Adaptation, Pipeline  # line 1
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()

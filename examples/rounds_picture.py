@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from runtime import Operation
-from runtime.telemetry.recorder import Rounds
-from runtime.telemetry.records import Round
+from latecomer import Operation
+from latecomer.runtime.telemetry.recorder import Rounds
+from latecomer.runtime.telemetry.records import Round
 
 
 class Timeline(Rounds):

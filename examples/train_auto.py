@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import runtime
-from runtime import ddp
+from latecomer import ddp, watch
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -20,7 +19,7 @@ attachment = ddp.attach(model, mode="auto")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 torch.manual_seed(1 + rank)
-with runtime.watch() as watched:
+with watch() as watched:
     for _ in range(20):
         inputs = torch.randn(32, 1000)
         optimizer.zero_grad()
@@ -32,6 +31,6 @@ with runtime.watch() as watched:
 
 if rank == 0:
     print(f"loss {loss.item():.1e}\n{watched.summary()}")
-    watched.write_trace("trace.json")  # for: python -m runtime watch --html run.html trace.json
+    watched.write_trace("trace.json")  # for: latecomer watch --html run.html trace.json
 attachment.close()
 dist.destroy_process_group()

@@ -9,10 +9,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import runtime  # line 1: registers the backend
-from runtime.backend import LatecomerGroup
+from latecomer.runtime.backend import LatecomerGroup
 
-dist.init_process_group(runtime.BACKEND)  # line 2: "latecomer" in place of "gloo" or "nccl"
+dist.init_process_group("latecomer")  # line 2: in place of "gloo" or "nccl"
 rank = dist.get_rank()
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(10, 1))

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from runtime import ddp  # line 1
+from latecomer import ddp  # line 1
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()

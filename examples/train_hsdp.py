@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-import runtime
+import latecomer.runtime  # noqa: F401  (registers the backend)
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -17,7 +17,7 @@ mesh = init_device_mesh(
     "cpu",
     (size, 1),  # replicas, shards
     mesh_dim_names=("replicate", "shard"),
-    backend_override={"replicate": runtime.BACKEND},  # ours
+    backend_override={"replicate": "latecomer"},  # ours
 )
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(100, 200), torch.nn.ReLU(), torch.nn.Linear(200, 10))

@@ -3,8 +3,8 @@
     python3 -m proofs.closed_form [--n 2..130] [--chunks 1..40]
 
 ``ClosedForm.v`` is extracted; for every number of ranks and chunks its rounds, as sets, must be
-those of ``synth.straggler.closed_form``, and so must what a rank finds of its own part alone. Needs
-``make proofs``. Exit code 1 at the first difference.
+those of ``latecomer.synth.straggler.closed_form``, and so must what a rank finds of its own part
+alone. Needs ``make proofs``. Exit code 1 at the first difference.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import subprocess
 import sys
 from typing import Any
 
-from synth.straggler.closed_form import ClosedForm
-from synth.straggler.instance import Instance
-from synth.survey import parse_range
-from verify.core.schedule import Round
-from verify.kernel import BUILT
+from latecomer.synth.straggler.closed_form import ClosedForm
+from latecomer.synth.straggler.instance import Instance
+from latecomer.synth.survey import parse_range
+from latecomer.verify.core.schedule import Round
+from latecomer.verify.kernel import BUILT
 
 Rounds = list[list[list[Any]]]
 

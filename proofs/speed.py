@@ -19,10 +19,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from synth.straggler.generate import search
-from verify import check, decode, encode
-from verify.certify import certificate
-from verify.kernel import judge
+from latecomer.synth.straggler.generate import search
+from latecomer.verify import check, decode, encode
+from latecomer.verify.certify import certificate
+from latecomer.verify.kernel import judge
 
 THEORIES = Path(__file__).resolve().parent / "coq"
 REPEATS = 3
@@ -49,7 +49,7 @@ def compare(n: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "schedule.json"
         file.write_bytes(data)
-        argv = [sys.executable, "-m", "verify", "--quiet", str(file)]
+        argv = [sys.executable, "-m", "latecomer.verify", "--quiet", str(file)]
         for _ in range(REPEATS):
             own.append(_seconds(lambda: check(decode(data))))
             command.append(_seconds(lambda: subprocess.run(argv, check=True)))

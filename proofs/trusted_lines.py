@@ -30,17 +30,17 @@ END = "<!-- rendered until here -->"
 COLLECTIVES = ("Schedule", "Semantics", "Structure", "SameBits", "Bounds")
 CLOSED_FORM = ("Corners", "Broadcast", "Tree", "ClosedForm")
 DRIVER = ("json", "fields", "numbers", "main", "refute", "pipelines", "cases", "blocks", "devices")
-COLLECTIVE_CHECKER = ("verify.core.check", "verify.core.format")
+COLLECTIVE_CHECKER = ("latecomer.verify.core.check", "latecomer.verify.core.format")
 PIPELINE_CHECKER = (
-    "verify.pipeline.check",
-    "verify.pipeline.format",
-    "verify.pipeline.torch_csv",
-    "verify.pipeline.simu_txt",
+    "latecomer.verify.pipeline.check",
+    "latecomer.verify.pipeline.format",
+    "latecomer.verify.pipeline.torch_csv",
+    "latecomer.verify.pipeline.simu_txt",
 )
 THREAD_BLOCK_CHECKER = (
-    "verify.asynchronous.msccl",
-    "verify.asynchronous.mscclpp",
-    "verify.asynchronous.teccl",
+    "latecomer.verify.asynchronous.msccl",
+    "latecomer.verify.asynchronous.mscclpp",
+    "latecomer.verify.asynchronous.teccl",
 )
 PROGRAMS = ("model", "sizes", "kernel_model")
 MSCCL_READER = ("msccl_xml", "msccl_steps", "msccl_program")
@@ -48,10 +48,10 @@ PLAN_READER = (
     *("mscclpp_plan", "mscclpp_operations", "mscclpp_order", "mscclpp_program"),
     *("mscclpp_barriers", "mscclpp_rounds", "mscclpp_doubts"),
 )
-DEVICE_CHECKER = ("verify.device.check", "verify.device.program")
-LOSS_CHECKER = ("verify.loss.examine",)
-RENAMING = ("verify.renaming",)
-SECOND_PROOF = ("verify.symbolic",)
+DEVICE_CHECKER = ("latecomer.verify.device.check", "latecomer.verify.device.program")
+LOSS_CHECKER = ("latecomer.verify.loss.examine",)
+RENAMING = ("latecomer.verify.renaming",)
+SECOND_PROOF = ("latecomer.verify.symbolic",)
 COMMAND = ("cli", "running", "families", "options", "additions", "output")
 CERTIFICATES = ("formula", "refutation", "check")
 
@@ -100,24 +100,24 @@ NOT_TO_BE_READ = {
 """Theories with headlines that need no reading, and why."""
 
 DECIDES_NOTHING = {
-    "verify": "hands on names",
-    "verify.__main__": "starts the command",
-    "verify.certify": "writes a file that Coq checks",
-    "verify.asynchronous.render": "prints a report",
-    "verify.loss.command": "prints a report",
-    "verify.loss.picture": "draws",
-    "verify.loss.render": "prints a report",
-    "verify.device.command": "prints a report",
-    "verify.pipeline.render": "prints a report",
-    "verify.pipeline.picture": "draws",
-    "verify.pipeline.measured": "compares measured times with planned ones",
-    "verify.pipeline.measured_picture": "draws",
-    "verify.replacing": "keeps files from being lost",
-    "verify.report.addition": "prints a report",
-    "verify.report.svg": "draws",
-    "verify.report.trace_events": "draws",
-    "verify.version": "says which version this is",
-    "verify.viewer": "makes pages",
+    "latecomer.verify": "hands on names",
+    "latecomer.verify.__main__": "starts the command",
+    "latecomer.verify.certify": "writes a file that Coq checks",
+    "latecomer.verify.asynchronous.render": "prints a report",
+    "latecomer.verify.loss.command": "prints a report",
+    "latecomer.verify.loss.picture": "draws",
+    "latecomer.verify.loss.render": "prints a report",
+    "latecomer.verify.device.command": "prints a report",
+    "latecomer.verify.pipeline.render": "prints a report",
+    "latecomer.verify.pipeline.picture": "draws",
+    "latecomer.verify.pipeline.measured": "compares measured times with planned ones",
+    "latecomer.verify.pipeline.measured_picture": "draws",
+    "latecomer.verify.replacing": "keeps files from being lost",
+    "latecomer.verify.report.addition": "prints a report",
+    "latecomer.verify.report.svg": "draws",
+    "latecomer.verify.report.trace_events": "draws",
+    "latecomer.verify.version": "says which version this is",
+    "latecomer.verify.viewer": "makes pages",
 }
 """Modules of ``verify``, or packages with all that is in them, on which no verdict rests."""
 
@@ -186,7 +186,7 @@ def file_of(module: str) -> Path | None:
     A package counts where it is itself imported from. (``verify/__init__.py``, which Python runs
     before any module in it, only hands on names.)
     """
-    place = ROOT / module.replace(".", "/")
+    place = ROOT / module.removeprefix("latecomer.").replace(".", "/")
     paths = (place.with_suffix(".py"), place / "__init__.py")
     return next((path for path in paths if path.is_file()), None)
 
@@ -206,7 +206,7 @@ def closure(*modules: str) -> set[Path]:
 def others(*modules: str) -> set[str]:
     """What else is imported by the files of the closure: third parties by their top name."""
     names = {name.split(".")[0] for path in closure(*modules) for name in imported(path)}
-    return {name for name in names if name not in sys.stdlib_module_names} - {"verify"}
+    return {name for name in names if name not in sys.stdlib_module_names} - {"latecomer"}
 
 
 def modules(*roots: str, without: AbstractSet[Path] = frozenset()) -> int:
@@ -215,7 +215,7 @@ def modules(*roots: str, without: AbstractSet[Path] = frozenset()) -> int:
 
 
 def readers(*names: str) -> int:
-    """Lines of code of modules of ``verify.asynchronous``."""
+    """Lines of code of modules of ``latecomer.verify.asynchronous``."""
     return sum(python(ROOT / f"verify/asynchronous/{name}.py") for name in names)
 
 
@@ -271,7 +271,12 @@ def counted() -> set[Path]:
     """The modules of ``verify`` that are counted."""
     roots = (
         *(*COLLECTIVE_CHECKER, *RENAMING, *LOSS_CHECKER, *PIPELINE_CHECKER, *THREAD_BLOCK_CHECKER),
-        *(*DEVICE_CHECKER, *SECOND_PROOF, "verify.kernel", "verify.pipeline.refutation"),
+        *(
+            *DEVICE_CHECKER,
+            *SECOND_PROOF,
+            "latecomer.verify.kernel",
+            "latecomer.verify.pipeline.refutation",
+        ),
     )
     command = {ROOT / f"verify/{name}.py" for name in COMMAND}
     return closure(*roots) | command

@@ -1,9 +1,9 @@
 """The process group backend ``latecomer``: all_reduce by a mode or a schedule, the rest native.
 
-    import runtime
-    runtime.configure(mode="auto")                    # or LATECOMER_MODE (_LATE, _PROFILE)
-    runtime.configure("schedule.json", late=7)        # or LATECOMER_SCHEDULE and LATECOMER_LATE
-    runtime.configure(algorithm="optireduce")         # or LATECOMER_ALGORITHM=optireduce
+    from latecomer import runtime
+    latecomer.configure(mode="auto")                    # or LATECOMER_MODE (_LATE, _PROFILE)
+    latecomer.configure("schedule.json", late=7)        # or LATECOMER_SCHEDULE and LATECOMER_LATE
+    latecomer.configure(algorithm="optireduce")         # or LATECOMER_ALGORITHM=optireduce
     dist.init_process_group(backend="latecomer")      # from torch 2.14 on without the import
 
 Every other collective runs through Gloo (CPU) or NCCL (CUDA). An ``all_reduce`` goes by the mode or
@@ -20,21 +20,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.config import Scheduled, configuration
-from runtime.device.choice import make_executor
-from runtime.executor.executor import Executor
-from runtime.executor.load import Late
-from runtime.network.store_exchange import StoreExchange
-from runtime.optireduce.engine import OptiReduceEngine
-from runtime.optireduce.hadamard import FLOATS
-from runtime.optireduce.options import Options
-from runtime.policy.cost_model import Profile
-from runtime.policy.dispatcher import AllReduceDispatcher
-from runtime.policy.options import Chosen
-from runtime.process_group.collectives import Collectives
-from runtime.process_group.forwarding import BACKEND, ForwardingGroup
-from runtime.torch_versions import Store, allow_monitored_barrier
-from verify.errors import ArgumentError
+from latecomer.runtime.config import Scheduled, configuration
+from latecomer.runtime.device.choice import make_executor
+from latecomer.runtime.executor.executor import Executor
+from latecomer.runtime.executor.load import Late
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.optireduce.engine import OptiReduceEngine
+from latecomer.runtime.optireduce.hadamard import FLOATS
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.policy.cost_model import Profile
+from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.options import Chosen
+from latecomer.runtime.process_group.collectives import Collectives
+from latecomer.runtime.process_group.forwarding import BACKEND, ForwardingGroup
+from latecomer.runtime.torch_versions import Store, allow_monitored_barrier
+from latecomer.verify.errors import ArgumentError
 
 __all__ = ["BACKEND", "LatecomerGroup"]
 

@@ -1,6 +1,6 @@
 """What process groups of the backend do, as set in Python or, else, by environment variables.
 
-``runtime.backend`` shows both. What is set in Python holds for groups made from then on.
+``latecomer.runtime.backend`` shows both. What is set in Python holds for groups made from then on.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 from typing import Literal, NamedTuple, TypedDict, Unpack, cast, overload
 
-from runtime.device.option import OnDevice, resolved
-from runtime.executor.load import Late, Verified, load, named
-from runtime.optireduce.options import Options
-from runtime.policy import options as modes
-from runtime.policy.cost_model import Profile, read
-from runtime.policy.options import Chosen, Mode
-from verify.core.schedule import Schedule
-from verify.errors import ArgumentError
+from latecomer.runtime.device.option import OnDevice, resolved
+from latecomer.runtime.executor.load import Late, Verified, load, named
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.policy import options as modes
+from latecomer.runtime.policy.cost_model import Profile, read
+from latecomer.runtime.policy.options import Chosen, Mode
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.errors import ArgumentError
 
 REQUIREMENT = "the backend needs a schedule or a mode"
 REMEDY = "Set LATECOMER_MODE=auto, or this to a file that `synth generate` made, or configure()"
@@ -72,20 +72,21 @@ def configure(
 
     Args:
         schedule: a file, or an object; it is verified here.
-        mode: instead of a schedule: who decides, and from what (``runtime.policy``); ``off`` is
-            ``native``.
+        mode: instead of a schedule: who decides, and from what (``latecomer.runtime.policy``);
+            ``off`` is ``native``.
         late: the late rank, or several in the order of their arrival; default: as the file says.
             In mode static it must be given, the other modes find out.
         threshold_s: mode eager: how long the ranks that are there wait for the next one before
             they start; default: what a start that turns out to be needless would cost.
         most_late: a mode never starts without more ranks than this; default: a quarter, 1 to 3.
-        device: how schedules run on GPUs (:mod:`runtime.device.option`); default: LATECOMER_DEVICE.
-        profile: for a mode: a file written by ``python -m runtime profile``; default: measured at
+        device: how schedules run on GPUs (:mod:`latecomer.runtime.device.option`); default:
+            LATECOMER_DEVICE.
+        profile: for a mode: a file written by ``latecomer profile``; default: measured at
             the start.
         algorithm: ``optireduce`` needs no schedule, ``options`` are its own.
 
     Raises:
-        FormatError, ScheduleRefused: see ``runtime.load``.
+        FormatError, ScheduleRefused: see ``latecomer.load``.
         ArgumentError: a bad ``late``, no schedule, an option that is out of its range or does not
             go with the mode, or a senseless environment variable.
 

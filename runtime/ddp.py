@@ -1,9 +1,9 @@
 """All that can be put behind a DDP model's gradients, as its communication hook.
 
-    from runtime import ddp
-    ddp.attach(model, mode="auto")             # finds out who is late: runtime.policy
+    from latecomer.runtime import ddp
+    ddp.attach(model, mode="auto")             # finds out who is late: latecomer.runtime.policy
     ddp.attach(model, "schedule.json")         # always by this schedule
-    ddp.attach(model, algorithm="optireduce")  # runtime.optireduce
+    ddp.attach(model, algorithm="optireduce")  # latecomer.runtime.optireduce
     ddp.attach(model, mode="off")              # natively, to be switched on later
 
 The hook hands each gradient bucket over and returns at once; backward goes on while buckets wait
@@ -22,21 +22,21 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from runtime.config import ModeOptions, RunOptions, Scheduled, ScheduleSource, choose
-from runtime.device.choice import make_executor
-from runtime.executor.executor import Executor
-from runtime.network.store_exchange import StoreExchange
-from runtime.optireduce import ddp as optireduce
-from runtime.optireduce.engine import OptiReduceEngine
-from runtime.optireduce.options import Options
-from runtime.policy import options as modes
-from runtime.policy.alone import GroupOfOne
-from runtime.policy.cost_model import Profile
-from runtime.policy.dispatcher import AllReduceDispatcher
-from runtime.policy.options import OFF, Chosen, Mode
-from runtime.torch_versions import GradBucket, PrefixStore, Store, hooks_of, store_of
-from runtime.work import AllReduceWork, Observer
-from verify.errors import ArgumentError
+from latecomer.runtime.config import ModeOptions, RunOptions, Scheduled, ScheduleSource, choose
+from latecomer.runtime.device.choice import make_executor
+from latecomer.runtime.executor.executor import Executor
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.optireduce import ddp as optireduce
+from latecomer.runtime.optireduce.engine import OptiReduceEngine
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.policy import options as modes
+from latecomer.runtime.policy.alone import GroupOfOne
+from latecomer.runtime.policy.cost_model import Profile
+from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.options import OFF, Chosen, Mode
+from latecomer.runtime.torch_versions import GradBucket, PrefixStore, Store, hooks_of, store_of
+from latecomer.runtime.work import AllReduceWork, Observer
+from latecomer.verify.errors import ArgumentError
 
 _numbers = itertools.count()  # all ranks count alike: it names the connections
 logger = logging.getLogger("latecomer")
@@ -225,8 +225,9 @@ def attach(
     Args:
         model: wrapped in DDP, with no communication hook yet; dense gradients.
         schedule: a file, or an object; it is verified here.
-        mode, of_mode: as for ``runtime.configure``; ``late`` and ``device`` are among these. It may
-            be changed later: :attr:`Attachment.mode`. In a job of one rank there is nothing to do.
+        mode, of_mode: as for ``latecomer.configure``; ``late`` and ``device`` are among these. It
+            may be changed later: :attr:`Attachment.mode`. In a job of one rank there is nothing to
+            do.
         algorithm: ``optireduce`` needs no schedule, but CPU tensors; ``options`` are the same on
             all ranks; with the model's ``optimizer`` steps that lost too much are skipped, and its
             state is re-synchronized with the parameters.
@@ -236,13 +237,13 @@ def attach(
     Raises:
         ArgumentError: ``model`` is not wrapped in DDP, has a communication hook, or has something
             attached that is not closed; or a bad option.
-        FormatError, ScheduleRefused, RankFailure: see ``runtime.Executor``.
+        FormatError, ScheduleRefused, RankFailure: see ``latecomer.Executor``.
 
     Examples:
         On every rank of ``torchrun``:
 
         >>> import torch, torch.distributed as dist
-        >>> from runtime import ddp
+        >>> from latecomer.runtime import ddp
         >>> dist.init_process_group("gloo")
         >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
         >>> attachment = ddp.attach(model, mode="auto")  # an Attachment

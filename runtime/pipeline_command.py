@@ -1,4 +1,4 @@
-"""``python -m runtime pipeline``: a link turns slow in mid-run, and the pipeline adapts."""
+"""``latecomer pipeline``: a link turns slow in mid-run, and the pipeline adapts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from verify.errors import ArgumentError
+from latecomer.verify.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from verify.pipeline import PipelineSchedule
+    from latecomer.verify.pipeline import PipelineSchedule
 
 LINK = re.compile(r"(\d{1,4})-(\d{1,4}):(\d{1,6}(?:\.\d{1,3})?)", re.ASCII)
 STEPS = re.compile(r"(\d{1,6})-(\d{1,6})", re.ASCII)
@@ -35,9 +35,9 @@ def pipeline(
 
     \b
     Examples:
-      python -m runtime pipeline
-      python -m runtime pipeline --slow 0-1:50 --during 5-20 --out out/
-      python -m runtime pipeline --no-adapt
+      latecomer pipeline
+      latecomer pipeline --slow 0-1:50 --during 5-20 --out out/
+      latecomer pipeline --no-adapt
     """
     if out is not None and out.exists() and not out.is_dir():
         raise ArgumentError("--out", str(out), "must be a folder")
@@ -49,9 +49,9 @@ def pipeline(
         raise ArgumentError("--slow", slow, "must be a link and a delay in ms, as 1-2:30")
     if span is None or int(span[1]) > int(span[2]):
         raise ArgumentError("--during", during, "must be first and last step, as 6-17")
-    from runtime.pipeline.agent import Adaptation
-    from runtime.pipeline.demo import Setting, show
-    from runtime.pipeline.transport import Faults, both_ways
+    from latecomer.runtime.pipeline.agent import Adaptation
+    from latecomer.runtime.pipeline.demo import Setting, show
+    from latecomer.runtime.pipeline.transport import Faults, both_ways
 
     chosen = _schedule(schedule, stages, microbatches)
     low = int(link[1])
@@ -67,10 +67,10 @@ def pipeline(
 
 
 def _schedule(path: Path | None, stages: int, microbatches: int) -> PipelineSchedule:
-    from runtime.pipeline.load import load, require_ranks
-    from synth.pipeline.plan import plan
-    from synth.pipeline.problem import make
-    from verify.pipeline import uniform
+    from latecomer.runtime.pipeline.load import load, require_ranks
+    from latecomer.synth.pipeline.plan import plan
+    from latecomer.synth.pipeline.problem import make
+    from latecomer.verify.pipeline import uniform
 
     if path is not None:
         verified = load(path)

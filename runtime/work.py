@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from runtime.torch_versions import Work
-from verify.errors import LatecomerError, TensorError
+from latecomer.runtime.torch_versions import Work
+from latecomer.verify.errors import LatecomerError, TensorError
 
 ON_HOST = timedelta(days=1)
 """The time limit of a wait that is to hold up the host; the watchdog's comes first."""
@@ -242,7 +242,7 @@ class Observer:
     this rank, which is how tests inject faults at a named place.
 
     Examples:
-        >>> import runtime
+        >>> from latecomer import runtime
         >>> class Failures(runtime.Observer):
         ...     def done(self, operation):
         ...         if operation.error is not None:

@@ -1,6 +1,10 @@
 """Makes schedules: searched ones for a late rank, and the standard ones for ranks on time."""
 
-from synth.standard import direct, doubling, rhd, ring, tree
-from synth.straggler.generate import generate
+if __name__ != "latecomer.synth":
+    raise ImportError("synth is a part of latecomer: import latecomer.synth in its place")
+
+
+from latecomer.synth.standard import direct, doubling, rhd, ring, tree
+from latecomer.synth.straggler.generate import generate
 
 __all__ = ["direct", "doubling", "generate", "rhd", "ring", "tree"]

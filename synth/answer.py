@@ -18,19 +18,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from verify.core.check import check
-from verify.core.schedule import Schedule
-from verify.core.verdict import Report, Verdict
-from verify.errors import SynthesisError
-from verify.pipeline.schedule import PipelineSchedule
-from verify.pipeline.verdict import PipelineReport
+from latecomer.verify.core.check import check
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.core.verdict import Report, Verdict
+from latecomer.verify.errors import SynthesisError
+from latecomer.verify.pipeline.schedule import PipelineSchedule
+from latecomer.verify.pipeline.verdict import PipelineReport
 
 
 class Basis(StrEnum):
     """What a claim about optimality rests on.
 
     Examples:
-        >>> from synth.answer import Basis
+        >>> from latecomer.synth.answer import Basis
         >>> print(*Basis)
         theorem certificate paper solver unknown
     """
@@ -56,8 +56,8 @@ class Answer(Generic[S, R]):
         basis, reason: what is known about optimality rests on this, in one line.
 
     Examples:
-        >>> from synth.answer import Basis
-        >>> from synth.straggler.generate import search
+        >>> from latecomer.synth.answer import Basis
+        >>> from latecomer.synth.straggler.generate import search
         >>> answer = search(4)
         >>> answer.value, answer.bound, answer.gap
         (4, 4, 0)

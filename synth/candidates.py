@@ -10,13 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from synth.arrivals.generate import search
-from synth.cost import Cost, Link, completion_cost, completion_cost_of, straggler_cost, waiting_cost
-from synth.straggler.generate import generate
-from synth.twolevel.cost import level_costs
-from synth.twolevel.machine import Machine
-from synth.twolevel.search import two_level
-from verify.core.schedule import Schedule
+from latecomer.synth.arrivals.generate import search
+from latecomer.synth.cost import (
+    Cost,
+    Link,
+    completion_cost,
+    completion_cost_of,
+    straggler_cost,
+    waiting_cost,
+)
+from latecomer.synth.straggler.generate import generate
+from latecomer.synth.twolevel.cost import level_costs
+from latecomer.synth.twolevel.machine import Machine
+from latecomer.synth.twolevel.search import two_level
+from latecomer.verify.core.schedule import Schedule
 
 CHUNKS = (1, 2, 4)  # chunks per helper of the balanced schedules for one late rank
 CHUNKS_OF_MORE = 2  # chunks per rank on time of the schedules for several late ranks

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import typer
 
-from synth.commands.arrivals import arrivals
-from synth.commands.compare import compare
-from synth.commands.export import export
-from synth.commands.generate import generate
-from synth.commands.nodes import nodes
-from synth.commands.pipeline.command import pipeline
-from synth.commands.program import program
-from synth.commands.standard import direct, doubling, rhd, ring, tree
-from synth.commands.straggler import straggler
-from synth.commands.table import table
-from synth.commands.transpose import transpose
-from verify.running import Version, run
+from latecomer.synth.commands.arrivals import arrivals
+from latecomer.synth.commands.compare import compare
+from latecomer.synth.commands.export import export
+from latecomer.synth.commands.generate import generate
+from latecomer.synth.commands.nodes import nodes
+from latecomer.synth.commands.pipeline.command import pipeline
+from latecomer.synth.commands.program import program
+from latecomer.synth.commands.standard import direct, doubling, rhd, ring, tree
+from latecomer.synth.commands.straggler import straggler
+from latecomer.synth.commands.table import table
+from latecomer.synth.commands.transpose import transpose
+from latecomer.verify.running import Version, run
 
 app = typer.Typer(
     add_completion=False,

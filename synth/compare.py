@@ -1,6 +1,6 @@
 """Every family's predicted time over a range of buffer sizes, as nccl-tests prints measured ones.
 
-All from the closed forms of :mod:`synth.cost`, so nothing is searched here. Legend:
+All from the closed forms of :mod:`latecomer.synth.cost`, so nothing is searched here. Legend:
 
     time     from the arrival of the last rank to the end
     algbw    bytes of the buffer / time
@@ -18,10 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from synth.cost import FAMILIES, MOST_CHUNKS, Cost, Latency, Link, best_chunks, family_cost
-from synth.standard import require_ranks
-from synth.units import format_bandwidth, format_bytes, format_seconds, parse_bytes
-from verify.errors import ArgumentError
+from latecomer.synth.cost import (
+    FAMILIES,
+    MOST_CHUNKS,
+    Cost,
+    Latency,
+    Link,
+    best_chunks,
+    family_cost,
+)
+from latecomer.synth.standard import require_ranks
+from latecomer.synth.units import format_bandwidth, format_bytes, format_seconds, parse_bytes
+from latecomer.verify.errors import ArgumentError
 
 ALGORITHMS = ("ring", "rhd", "tree", "doubling", "direct", "straggler m=1", "straggler")
 """What is compared; the last is the straggler's schedule with the best number of chunks for each
@@ -75,15 +83,15 @@ def compare(
         n: ranks, 2 .. 1024.
         sizes: of the whole buffer, in bytes.
         link: one direction of each rank's port.
-        latency: as for ``synth.cost.completion_cost``.
+        latency: as for ``latecomer.synth.cost.completion_cost``.
         most_chunks: that the straggler's schedule may have.
 
     Raises:
         ArgumentError: ``n`` or ``most_chunks`` is out of range.
 
     Examples:
-        >>> from synth.compare import compare
-        >>> from synth.cost import Link
+        >>> from latecomer.synth.compare import compare
+        >>> from latecomer.synth.cost import Link
         >>> link = Link(alpha_s=3e-6, bandwidth=450e9)
         >>> comparison = compare(7, [2**20, 2**30], link)  # a Comparison
         >>> [(row.bytes, row.best, row.chunks) for row in comparison.rows]
@@ -241,7 +249,7 @@ def plot(comparison: Comparison, path: Path) -> None:
     axes.set_title(f"predicted AllReduce, {comparison.n} ranks")
     axes.legend()
     try:
-        # by which the file is known for one of ours later: verify.replacing
+        # by which the file is known for one of ours later: latecomer.verify.replacing
         key = "Software" if path.suffix == ".png" else "Creator"
         figure.savefig(path, metadata={key: "latecomer"})
     except OSError as error:

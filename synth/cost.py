@@ -36,8 +36,8 @@ from typing import Literal
 
 import numpy as np
 
-from verify.core.bounds import dissemination_bound
-from verify.core.schedule import IntArray, Schedule
+from latecomer.verify.core.bounds import dissemination_bound
+from latecomer.verify.core.schedule import IntArray, Schedule
 
 Latency = Literal["message", "round"]
 Family = Literal["ring", "rhd", "tree", "doubling", "direct", "straggler"]
@@ -116,8 +116,8 @@ def completion_cost(schedule: Schedule, latency: Latency = "message") -> Cost:
         latency: whether a rank pays one alpha per peer (``message``) or one in all (``round``).
 
     Examples:
-        >>> import synth
-        >>> from synth.cost import Link, completion_cost
+        >>> from latecomer import synth
+        >>> from latecomer.synth.cost import Link, completion_cost
         >>> print(cost := completion_cost(synth.generate(8)))  # a Cost
         9 alpha + 1.286 S*beta
         >>> cost.over(2**30, Link(alpha_s=3e-6, bandwidth=450e9)) < 0.004  # seconds for 1 GiB
@@ -132,8 +132,8 @@ def waiting_cost(schedule: Schedule, latency: Latency = "message") -> Cost:
     Arguments are those of ``completion_cost``.
 
     Examples:
-        >>> import synth
-        >>> from synth.cost import waiting_cost
+        >>> from latecomer import synth
+        >>> from latecomer.synth.cost import waiting_cost
         >>> print(waiting_cost(synth.generate(8)))
         6 alpha + 0.8571 S*beta
     """
@@ -151,8 +151,8 @@ def predict(
         link: one direction of each rank's port.
 
     Examples:
-        >>> import synth
-        >>> from synth.cost import Link, predict
+        >>> from latecomer import synth
+        >>> from latecomer.synth.cost import Link, predict
         >>> link = Link(alpha_s=3e-6, bandwidth=450e9)
         >>> for schedule in (synth.ring(8), synth.generate(8)):
         ...     print(f"{predict(schedule, 2**30, link) * 1e3:.2f} ms")
@@ -198,12 +198,12 @@ def completion_cost_of(rounds: int, chunks: int) -> Cost:
 
 
 def ring_cost(n: int) -> Cost:
-    """The cost of :func:`synth.standard.ring`."""
+    """The cost of :func:`latecomer.synth.standard.ring`."""
     return Cost(2 * (n - 1), Fraction(2 * (n - 1), n))
 
 
 def rhd_cost(n: int) -> Cost:
-    """The cost of :func:`synth.standard.rhd`."""
+    """The cost of :func:`latecomer.synth.standard.rhd`."""
     log = n.bit_length() - 1
     p = 1 << log
     folding = 2 * (n > p)
@@ -211,7 +211,7 @@ def rhd_cost(n: int) -> Cost:
 
 
 def direct_cost(n: int, latency: Latency = "message") -> Cost:
-    """The cost of :func:`synth.standard.direct`."""
+    """The cost of :func:`latecomer.synth.standard.direct`."""
     return Cost(2 * (n - 1) if latency == "message" else 2, Fraction(2 * (n - 1), n))
 
 
@@ -222,7 +222,7 @@ def tree_cost(n: int) -> Cost:
 
 
 def doubling_cost(n: int) -> Cost:
-    """The cost of :func:`synth.standard.doubling`."""
+    """The cost of :func:`latecomer.synth.standard.doubling`."""
     log = n.bit_length() - 1
     rounds = log + 2 * (n > 1 << log)
     return Cost(rounds, Fraction(rounds))
@@ -247,7 +247,7 @@ def best_chunks(n: int, buffer_bytes: int, link: Link, most: int = MOST_CHUNKS) 
         most: chunks, at the most.
 
     Examples:
-        >>> from synth.cost import Link, best_chunks
+        >>> from latecomer.synth.cost import Link, best_chunks
         >>> link = Link(alpha_s=3e-6, bandwidth=450e9)
         >>> best_chunks(8, 2**30, link), best_chunks(8, 2**20, link)
         (40, 1)
@@ -293,7 +293,7 @@ def best(
         latency: as for ``completion_cost``.
 
     Examples:
-        >>> from synth.cost import Link, best
+        >>> from latecomer.synth.cost import Link, best
         >>> choice = best(8, 2**30, Link(alpha_s=3e-6, bandwidth=450e9))  # a Choice
         >>> choice.family, choice.chunks
         ('straggler', 40)

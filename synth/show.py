@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from synth.answer import Answer
-from synth.cost import Cost, Setting
-from synth.units import format_bandwidth, format_bytes, format_seconds
-from verify.core.schedule import Incast, Schedule
-from verify.core.verdict import Report
+from latecomer.synth.answer import Answer
+from latecomer.synth.cost import Cost, Setting
+from latecomer.synth.units import format_bandwidth, format_bytes, format_seconds
+from latecomer.verify.core.schedule import Incast, Schedule
+from latecomer.verify.core.verdict import Report
 
 Collective = Answer[Schedule, Report]
 UNITS = "S: buffer bytes, alpha: seconds per message, beta: seconds per byte"

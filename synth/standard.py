@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from verify.core.schedule import Incast, Op, Phase, Ports, Round, Schedule, Transfer
-from verify.errors import ArgumentError
+from latecomer.verify.core.schedule import Incast, Op, Phase, Ports, Round, Schedule, Transfer
+from latecomer.verify.errors import ArgumentError
 
 # Ring and direct have 2 n (n - 1) transfers then: two million, which are objects here.
 MOST_RANKS = 1024
@@ -31,7 +31,7 @@ def ring(n: int) -> Schedule:
         ArgumentError: ``n`` is not in 2..1024.
 
     Examples:
-        >>> import synth
+        >>> from latecomer import synth
         >>> ring = synth.ring(8)
         >>> ring.rounds, ring.chunks
         (14, 8)
@@ -63,7 +63,7 @@ def rhd(n: int) -> Schedule:
         ArgumentError: ``n`` is not in 2..1024.
 
     Examples:
-        >>> import synth
+        >>> from latecomer import synth
         >>> halving_and_doubling = synth.rhd(8)
         >>> halving_and_doubling.rounds, halving_and_doubling.ports
         (6, Incast(incast=4))
@@ -103,7 +103,7 @@ def doubling(n: int) -> Schedule:
         ArgumentError: ``n`` is not in 2..1024.
 
     Examples:
-        >>> import synth
+        >>> from latecomer import synth
         >>> doubling = synth.doubling(8)
         >>> doubling.rounds, doubling.chunks
         (3, 1)
@@ -127,7 +127,7 @@ def tree(n: int) -> Schedule:
         ArgumentError: ``n`` is not in 2..1024.
 
     Examples:
-        >>> import synth
+        >>> from latecomer import synth
         >>> tree = synth.tree(8)
         >>> tree.rounds, tree.chunks
         (6, 1)
@@ -152,7 +152,7 @@ def direct(n: int) -> Schedule:
         ArgumentError: ``n`` is not in 2..1024.
 
     Examples:
-        >>> import synth
+        >>> from latecomer import synth
         >>> direct = synth.direct(8)
         >>> direct.rounds, direct.ports
         (2, Incast(incast=7))

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from synth.answer import Basis
-from synth.solvers.choice import SolverName, Solving
-from synth.standard import require_chunks, require_ranks
-from synth.straggler import generate
-from synth.straggler.generate import StragglerAnswer
-from synth.straggler.instance import Instance, Owners, PortModel
-from synth.straggler.search import Progress
-from verify.errors import ArgumentError, SynthesisError
+from latecomer.synth.answer import Basis
+from latecomer.synth.solvers.choice import SolverName, Solving
+from latecomer.synth.standard import require_chunks, require_ranks
+from latecomer.synth.straggler import generate
+from latecomer.synth.straggler.generate import StragglerAnswer
+from latecomer.synth.straggler.instance import Instance, Owners, PortModel
+from latecomer.synth.straggler.search import Progress
+from latecomer.verify.errors import ArgumentError, SynthesisError
 
 _PART = re.compile(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?", re.ASCII)
 
@@ -100,13 +100,13 @@ def survey(
         ns, ms: ranks, and chunks per helper,
         chunks: or, where there are any, numbers of chunks of the whole buffer.
         effort, time_limit_s: for the search of each row.
-        ports, owners, seed, solver, progress: as in ``synth.straggler.generate.search``.
+        ports, owners, seed, solver, progress: as in ``latecomer.synth.straggler.generate.search``.
 
     Raises:
         ArgumentError: an argument that no row could use, before the first row.
 
     Examples:
-        >>> from synth.survey import survey
+        >>> from latecomer.synth.survey import survey
         >>> for row in survey([4, 8], [1, 2]):  # each a Row
         ...     print(row.n, row.chunks, row.rounds, row.bound, row.verdict)
         4 3 4 4 proved

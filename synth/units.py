@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 
-from verify.errors import ArgumentError
+from latecomer.verify.errors import ArgumentError
 
 BYTES = {
     "B": Fraction(1),

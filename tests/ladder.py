@@ -2,10 +2,12 @@
 
     python -m tests.ladder
 
-prints each import that breaks one of these rules, and exits with 1 if there is one:
+prints each import that breaks one of these rules, and exits with 1 if there is one. Names are
+shown without the ``latecomer.`` before them.
 
 - Floors. ``verify`` imports no other floor, ``synth`` only ``verify``. ``runtime`` imports
-  ``verify``, and ``synth`` only through :data:`DOORS_TO_SYNTH`. None imports tests or benchmarks.
+  ``verify``, and ``synth`` only through :data:`DOORS_TO_SYNTH`. None imports tests, benchmarks, or
+  what lies directly in ``latecomer``, which hands on names and has the command.
 - ``verify`` and ``synth`` do without torch: a proof takes no training framework.
 - Rungs. What lies directly in ``runtime`` imports only what is on a lower rung of
   :data:`RUNGS_OF_RUNTIME`, or beside it. What a lower rung needs of a higher one is handed in.
@@ -29,7 +31,7 @@ import networkx as nx
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = ("verify", "synth", "runtime")
-OUTSIDE = ("bench", "examples", "proofs", "tests")
+OUTSIDE = ("bench", "examples", "proofs", "src", "tests")
 
 FLOORS_BELOW = {
     "verify": (),
@@ -39,7 +41,6 @@ FLOORS_BELOW = {
 """The floors that each floor may import (``runtime`` imports ``synth`` through doors only)."""
 
 DOORS_TO_SYNTH = {
-    "runtime.__main__": "the command `profile` compares a schedule with the native all-reduce",
     "runtime.device.predict": "predictions use the cost model of synth",
     "runtime.executor.closed_form": "a mode makes this rank's part of the closed form itself",
     "runtime.optireduce.engine": "OptiReduce's transpose for this number of ranks",
@@ -51,8 +52,8 @@ DOORS_TO_SYNTH = {
 """What of ``runtime`` imports ``synth``, and why; all else executes what is handed in."""
 
 RUNGS_OF_RUNTIME = (
-    ("__init__", "__main__"),
-    ("pipeline_command",),
+    ("__init__",),
+    ("pipeline_command", "profile_command"),
     ("selftest",),
     ("backend", "ddp", "pipeline"),
     ("config",),
@@ -80,7 +81,10 @@ class Import:
 
 
 def modules(*folders: str, root: Path = ROOT) -> dict[str, Path]:
-    """Every module of ``folders``, by its dotted name (a package by its folder's)."""
+    """Every module of ``folders``, by its dotted name (a package by its folder's).
+
+    Links are not followed: what lies in ``src/latecomer`` itself is ``src.latecomer``.
+    """
     paths = {}
     for folder in folders:
         for path in sorted((root / folder).rglob("*.py")):
@@ -94,10 +98,20 @@ def imported_names(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield alias.name
+                yield _shown(alias.name)
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
-                yield f"{node.module}.{alias.name}"
+                yield _shown(f"{node.module}.{alias.name}")
+
+
+def _shown(name: str) -> str:
+    """A module of a floor without its ``latecomer.``; one of latecomer itself by where it lies."""
+    parts = name.split(".")
+    if parts[0] != "latecomer":
+        return name
+    if parts[1:] and parts[1] in FLOORS:
+        return ".".join(parts[1:])
+    return f"src.{name}"
 
 
 def imports(paths: dict[str, Path]) -> list[Import]:

@@ -113,12 +113,12 @@ def tried(copy: Path, mutant: Mutant, number: int, tests: list[str], limit_s: fl
 def run_tests(copy: Path, tests: list[str]) -> None:
     """Exit as pytest does; in a process of its own, which has imported what never changes."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    ours = [name for name in sys.modules if name.split(".")[0] in ("tests", "verify")]
+    ours = [name for name in sys.modules if name.split(".")[0] in ("tests", "latecomer")]
     for name in ours:
         del sys.modules[name]
     os.chdir(copy)
-    sys.path.insert(0, str(copy))
-    os.environ["PYTHONPATH"] = str(copy)
+    sys.path[:0] = [str(copy), str(copy / "src")]
+    os.environ["PYTHONPATH"] = f"{copy}{os.pathsep}{copy / 'src'}"
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os._exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests]))
 
@@ -185,7 +185,7 @@ def _try_all(
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "tree")
         left_out = shutil.ignore_patterns(".*", "build", "out", "__pycache__")
-        shutil.copytree(ROOT, copy, ignore=left_out)
+        shutil.copytree(ROOT, copy, ignore=left_out, symlinks=True)
         if tried(copy, unchanged, next(number), quick + SLOW, 10 * options.limit_s) != "survived":
             sys.exit("the tests fail without any mutant")
 

@@ -28,8 +28,9 @@ def test_imports_are_noticed_wherever_they_stand(tmp_path):
     package = tmp_path / "runtime"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "low.py").write_text("def f():\n    from runtime import high\n")
-    (package / "high.py").write_text("import runtime.low\nfrom runtime.low import f\n")
+    (package / "low.py").write_text("def f():\n    from latecomer.runtime import high\n")
+    both = "import latecomer.runtime.low\nfrom latecomer.runtime.low import f\n"
+    (package / "high.py").write_text(both)
 
     edges = ladder.imports(ladder.modules("runtime", root=tmp_path))
 
@@ -43,6 +44,7 @@ def test_imports_are_noticed_wherever_they_stand(tmp_path):
         "verify.core.check -> runtime.work",
         "synth.cost -> runtime.work",
         "runtime.work -> tests.ladder",
+        "runtime.work -> src.latecomer",
         "runtime.executor.load -> synth.cost",
     ],
 )

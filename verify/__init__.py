@@ -7,7 +7,7 @@ Examples:
     A schedule is made of phases of rounds of transfers. Here two ranks add each other's buffer, of
     one chunk, in the same round:
 
-    >>> from verify import Phase, Schedule, Transfer, check
+    >>> from latecomer.verify import Phase, Schedule, Transfer, check
     >>> both = (Transfer(0, 1, 0, "reduce"), Transfer(1, 0, 0, "reduce"))
     >>> schedule = Schedule(ranks=2, chunks=1, phases=(Phase("exchange", (), (both,)),))
     >>> report = check(schedule)  # a verify.Report
@@ -28,7 +28,7 @@ Examples:
 
     Three ranks that send to one at once need ports that allow it:
 
-    >>> from verify import Incast, Verdict
+    >>> from latecomer.verify import Incast, Verdict
     >>> gather = tuple(Transfer(src, 0, 0, "reduce") for src in (1, 2, 3))
     >>> spread = tuple(Transfer(0, dst, 0, "copy") for dst in (1, 2, 3))
     >>> phases = (Phase("star", (), (gather, spread)),)
@@ -40,20 +40,24 @@ Examples:
 
     Files are JSON, and compressed if they are called so:
 
-    >>> import verify
+    >>> from latecomer import verify
     >>> verify.write(schedule, "exchange.json.zst")
     >>> verify.read("exchange.json.zst") == schedule
     True
     >>> verify.decode(b'{"format": "latecomer/1", "kind": "allreduce"}', "mine.json")
     Traceback (most recent call last):
-    verify.core.errors.FormatError: mine.json: Object missing required field `ranks`
+    latecomer.verify.core.errors.FormatError: mine.json: Object missing required field `ranks`
 """
 
-from verify.core.check import check
-from verify.core.format import decode, read
-from verify.core.schedule import Incast, Phase, Schedule, Transfer
-from verify.core.verdict import Counterexample, Report, Verdict
-from verify.output import encode, write
+if __name__ != "latecomer.verify":
+    raise ImportError("verify is a part of latecomer: import latecomer.verify in its place")
+
+
+from latecomer.verify.core.check import check
+from latecomer.verify.core.format import decode, read
+from latecomer.verify.core.schedule import Incast, Phase, Schedule, Transfer
+from latecomer.verify.core.verdict import Counterexample, Report, Verdict
+from latecomer.verify.output import encode, write
 
 __all__ = [
     "Counterexample",

@@ -1,5 +1,5 @@
-"""``python -m verify`` is the console command ``verify``."""
+"""``python -m latecomer.verify`` is the console command ``verify``."""
 
-from verify.cli import main
+from latecomer.verify.cli import main
 
 main()

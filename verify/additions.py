@@ -11,25 +11,25 @@ from typing import Any
 
 import msgspec
 
-from verify import kernel
-from verify.asynchronous.render import render as render_asynchronous
-from verify.asynchronous.teccl import FlowReport
-from verify.asynchronous.verdict import AsynchronousReport
-from verify.certify import certificate
-from verify.core.schedule import Schedule
-from verify.core.verdict import BaseReport, Report, Verdict
-from verify.device import command as device_command
-from verify.families import Parsed
-from verify.loss import command as loss_command
-from verify.options import Options
-from verify.output import print_now, write_atomically
-from verify.pipeline.render import render as render_pipeline
-from verify.pipeline.schedule import PipelineSchedule
-from verify.pipeline.verdict import PipelineReport
-from verify.report.addition import Addition
-from verify.report.render import render, to_json
-from verify.symbolic import require_few_unknowns, smt2
-from verify.viewer.command import write_page
+from latecomer.verify import kernel
+from latecomer.verify.asynchronous.render import render as render_asynchronous
+from latecomer.verify.asynchronous.teccl import FlowReport
+from latecomer.verify.asynchronous.verdict import AsynchronousReport
+from latecomer.verify.certify import certificate
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.core.verdict import BaseReport, Report, Verdict
+from latecomer.verify.device import command as device_command
+from latecomer.verify.families import Parsed
+from latecomer.verify.loss import command as loss_command
+from latecomer.verify.options import Options
+from latecomer.verify.output import print_now, write_atomically
+from latecomer.verify.pipeline.render import render as render_pipeline
+from latecomer.verify.pipeline.schedule import PipelineSchedule
+from latecomer.verify.pipeline.verdict import PipelineReport
+from latecomer.verify.report.addition import Addition
+from latecomer.verify.report.render import render, to_json
+from latecomer.verify.symbolic import require_few_unknowns, smt2
+from latecomer.verify.viewer.command import write_page
 
 
 class Output(msgspec.Struct):
@@ -57,7 +57,7 @@ def output_of(parsed: Parsed, report: BaseReport, options: Options) -> Output:
 
     Args:
         parsed: the file.
-        report: what ``verify.families.check`` says of it.
+        report: what ``latecomer.verify.families.check`` says of it.
         options: those that the file's family takes.
 
     Raises:

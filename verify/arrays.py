@@ -1,8 +1,9 @@
 """Rounds kept as arrays: thousands of ranks without an object for each transfer.
 
 What a phase holds is a sequence of rounds; here it is one in which a round becomes objects only
-when it is looked at. The checks work on :class:`verify.core.schedule.Table` alone, and a file can
-be written from the arrays, so on the way from a maker to a file no transfer becomes an object.
+when it is looked at. The checks work on :class:`latecomer.verify.core.schedule.Table` alone, and a
+file can be written from the arrays, so on the way from a maker to a file no transfer becomes an
+object.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from verify.core.schedule import IntArray, Op, Phase, Round, Schedule, Table, Transfer, occurrence
+from latecomer.verify.core.schedule import (
+    IntArray,
+    Op,
+    Phase,
+    Round,
+    Schedule,
+    Table,
+    Transfer,
+    occurrence,
+)
 
 OPS: tuple[Op, Op] = ("copy", "reduce")
 Columns = tuple[IntArray, IntArray, IntArray, NDArray[np.bool_]]

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from verify.core.schedule import Incast, Phase, Ports, Round, Schedule
-from verify.core.verdict import Report, Verdict
-from verify.errors import ArgumentError
+from latecomer.verify.core.schedule import Incast, Phase, Ports, Round, Schedule
+from latecomer.verify.core.verdict import Report, Verdict
+from latecomer.verify.errors import ArgumentError
 
 TEMPLATE = """\
 (* {title}

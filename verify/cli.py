@@ -10,14 +10,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from verify import families
-from verify.additions import Output, output_of
-from verify.core.verdict import Verdict
-from verify.errors import FormatError
-from verify.options import Options
-from verify.output import EXACT_JSON, print_now
-from verify.replacing import Force
-from verify.running import EXIT, MALFORMED, Version, run
+from latecomer.verify import families
+from latecomer.verify.additions import Output, output_of
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import FormatError
+from latecomer.verify.options import Options
+from latecomer.verify.output import EXACT_JSON, print_now
+from latecomer.verify.replacing import Force
+from latecomer.verify.running import EXIT, MALFORMED, Version, run
 
 WORST_FIRST = (MALFORMED, EXIT[Verdict.REFUTED], EXIT[Verdict.UNKNOWN], EXIT[Verdict.PROVED])
 

@@ -14,8 +14,8 @@
     └── LossExceeded             the network loses more than training is allowed to bear
 
 Examples:
-    >>> import synth
-    >>> from verify.errors import ArgumentError, InputError, LatecomerError
+    >>> from latecomer import synth
+    >>> from latecomer.verify.errors import ArgumentError, InputError, LatecomerError
     >>> try:
     ...     synth.generate(8, late=8)
     ... except InputError as error:
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verify.core.errors import FormatError, InputError, LatecomerError
+from latecomer.verify.core.errors import FormatError, InputError, LatecomerError
 
 __all__ = [
     "ArgumentError",

@@ -4,7 +4,7 @@
 
 Examples:
     >>> import synth, verify
-    >>> from verify import families
+    >>> from latecomer.verify import families
     >>> verify.write(synth.ring(4), "ring.json")
     >>> parsed = families.read("ring.json")  # a Parsed
     >>> parsed.family.name, parsed.decoded.ranks
@@ -22,27 +22,27 @@ from pathlib import Path
 
 import msgspec
 
-from verify import kernel
-from verify.asynchronous.msccl import check_algorithm
-from verify.asynchronous.msccl_xml import Algorithm, is_xml
-from verify.asynchronous.msccl_xml import decode as decode_xml
-from verify.asynchronous.mscclpp import check_plan
-from verify.asynchronous.mscclpp_plan import Plan, decode_plan, is_plan
-from verify.asynchronous.teccl import Solution, check_flows, decode_flows, is_solution
-from verify.asynchronous.verdict import AsynchronousReport
-from verify.core.check import check as check_collective
-from verify.core.format import PIPELINE, decode, kind_of, read_bounded
-from verify.core.schedule import Schedule
-from verify.core.verdict import BaseReport, Report, Result
-from verify.options import OF_PROGRAMS, OF_ROUNDS, OF_SIZES, Options
-from verify.pipeline.check import check as check_pipeline
-from verify.pipeline.format import decode as decode_pipeline
-from verify.pipeline.format import encode as encode_pipeline
-from verify.pipeline.schedule import PipelineSchedule
-from verify.pipeline.simu_txt import decode_timeline
-from verify.pipeline.torch_csv import decode_csv
-from verify.pipeline.verdict import PipelineReport
-from verify.symbolic import all_sums
+from latecomer.verify import kernel
+from latecomer.verify.asynchronous.msccl import check_algorithm
+from latecomer.verify.asynchronous.msccl_xml import Algorithm, is_xml
+from latecomer.verify.asynchronous.msccl_xml import decode as decode_xml
+from latecomer.verify.asynchronous.mscclpp import check_plan
+from latecomer.verify.asynchronous.mscclpp_plan import Plan, decode_plan, is_plan
+from latecomer.verify.asynchronous.teccl import Solution, check_flows, decode_flows, is_solution
+from latecomer.verify.asynchronous.verdict import AsynchronousReport
+from latecomer.verify.core.check import check as check_collective
+from latecomer.verify.core.format import PIPELINE, decode, kind_of, read_bounded
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.core.verdict import BaseReport, Report, Result
+from latecomer.verify.options import OF_PROGRAMS, OF_ROUNDS, OF_SIZES, Options
+from latecomer.verify.pipeline.check import check as check_pipeline
+from latecomer.verify.pipeline.format import decode as decode_pipeline
+from latecomer.verify.pipeline.format import encode as encode_pipeline
+from latecomer.verify.pipeline.schedule import PipelineSchedule
+from latecomer.verify.pipeline.simu_txt import decode_timeline
+from latecomer.verify.pipeline.torch_csv import decode_csv
+from latecomer.verify.pipeline.verdict import PipelineReport
+from latecomer.verify.symbolic import all_sums
 
 Decoded = Schedule | PipelineSchedule | Algorithm | Plan | Solution
 """What a file holds, before anything is known of it."""

@@ -21,9 +21,9 @@ from typing import Any
 
 import msgspec
 
-from verify.asynchronous.kernel_model import encode
-from verify.asynchronous.verdict import AsynchronousReport
-from verify.core.verdict import (
+from latecomer.verify.asynchronous.kernel_model import encode
+from latecomer.verify.asynchronous.verdict import AsynchronousReport
+from latecomer.verify.core.verdict import (
     PROVED,
     Counterexample,
     Report,
@@ -33,10 +33,10 @@ from verify.core.verdict import (
     refuted,
     unknown,
 )
-from verify.device.check import DeviceReport
-from verify.errors import ArgumentError
-from verify.pipeline.costs import written
-from verify.pipeline.verdict import PipelineReport
+from latecomer.verify.device.check import DeviceReport
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.pipeline.costs import written
+from latecomer.verify.pipeline.verdict import PipelineReport
 
 PROGRAM = "latecomer-kernel"
 VARIABLE = "LATECOMER_KERNEL"

@@ -14,18 +14,19 @@ from pathlib import Path
 
 import msgspec
 
-from verify import kernel
-from verify.certify import require_target
-from verify.device.program import require_power_of_two
-from verify.errors import ArgumentError
-from verify.loss.examine import require_few
-from verify.replacing import COQ_PROOF, DRAWING, PAGE, SMT2, require_replaceable
-from verify.viewer.part import parse_part
+from latecomer.verify import kernel
+from latecomer.verify.certify import require_target
+from latecomer.verify.device.program import require_power_of_two
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.loss.examine import require_few
+from latecomer.verify.replacing import COQ_PROOF, DRAWING, PAGE, SMT2, require_replaceable
+from latecomer.verify.viewer.part import parse_part
 
 # Z3 is told it in milliseconds, as a number of 32 bits.
 MAX_TIMEOUT_S = 1e6
 
-# What is proved is sets + 1 operations in a row (verify.device.order), each with all rows.
+# What is proved is sets + 1 operations in a row (latecomer.verify.device.order), each with all
+# rows.
 MOST_SETS = 16
 MOST_SLOTS = 2**16
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}

@@ -15,8 +15,8 @@ from typing import TextIO
 import msgspec
 import zstandard
 
-from verify.core.schedule import FORMAT, Schedule
-from verify.errors import ArgumentError
+from latecomer.verify.core.schedule import FORMAT, Schedule
+from latecomer.verify.errors import ArgumentError
 
 EXACT_JSON = msgspec.json.Encoder(decimal_format="number")
 """Writes numbers that are given as Decimal with all their digits."""
@@ -26,7 +26,7 @@ def encode(schedule: Schedule) -> bytes:
     """The schedule as the (uncompressed) text of a file, one round per line.
 
     Examples:
-        >>> import verify
+        >>> from latecomer import verify
         >>> both = (verify.Transfer(0, 1, 0, "reduce"), verify.Transfer(1, 0, 0, "reduce"))
         >>> phases = (verify.Phase("exchange", (), (both,)),)
         >>> print(verify.encode(verify.Schedule(ranks=2, chunks=1, phases=phases)).decode())
@@ -52,7 +52,9 @@ def encode(schedule: Schedule) -> bytes:
         out.write(b",\n  " if p else b"\n  ")
         out.write(b'{"name":' + encoder.encode(phase.name))
         out.write(b',"absent":' + encoder.encode(phase.absent) + b',"rounds":[')
-        rows = getattr(phase.rounds, "rows", phase.rounds.__getitem__)  # see verify.arrays
+        rows = getattr(
+            phase.rounds, "rows", phase.rounds.__getitem__
+        )  # see latecomer.verify.arrays
         for t in range(len(phase.rounds)):
             out.write((b",\n   " if t else b"\n   ") + encoder.encode(list(rows(t))))
         out.write(b"]}")

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from verify.arrays import ArrayRounds, phase, with_table
-from verify.core.schedule import Round, Schedule, Transfer
+from latecomer.verify.arrays import ArrayRounds, phase, with_table
+from latecomer.verify.core.schedule import Round, Schedule, Transfer
 
 
 def renamed(schedule: Schedule, new_name: Mapping[int, int]) -> Schedule:
     """The schedule with rank r called ``new_name[r]`` (r itself where not listed).
 
     Examples:
-        >>> import synth
-        >>> from verify.renaming import renamed
+        >>> from latecomer import synth
+        >>> from latecomer.verify.renaming import renamed
         >>> renamed(synth.generate(4), {3: 0, 0: 3}).late
         (0,)
     """

@@ -15,8 +15,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from verify.core.format import read_bounded
-from verify.errors import ArgumentError, FormatError
+from latecomer.verify.core.format import read_bounded
+from latecomer.verify.errors import ArgumentError, FormatError
 
 BEGINNING = 4096  # bytes in which a kind of file shows itself
 

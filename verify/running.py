@@ -1,6 +1,7 @@
 """How a command line runs: errors are a line on stderr, and exit codes say what kind they are.
 
-Apart from ``verify.cli``, so that a command which proves nothing need not load what proofs take.
+Apart from ``latecomer.verify.cli``, so that a command which proves nothing need not load what
+proofs take.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from verify.core.verdict import Verdict
-from verify.errors import InputError, LatecomerError, SearchTimeout
-from verify.version import version
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import InputError, LatecomerError, SearchTimeout
+from latecomer.verify.version import version
 
 EXIT = {Verdict.PROVED: 0, Verdict.REFUTED: 1, Verdict.UNKNOWN: 3}
 # As Typer's own for options that it cannot read: input to be mended, no verdict.

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from verify.core.schedule import Schedule, Transfer
-from verify.core.verdict import PROVED, Counterexample, Result, refuted, unknown
-from verify.errors import ArgumentError
+from latecomer.verify.core.schedule import Schedule, Transfer
+from latecomer.verify.core.verdict import PROVED, Counterexample, Result, refuted, unknown
+from latecomer.verify.errors import ArgumentError
 
 RoundsByChunk = dict[int, list[list[Transfer]]]
 
@@ -34,8 +34,8 @@ def smt2(schedule: Schedule) -> str:
     """The question "can some rank end with a wrong sum?" as an SMT-LIB 2 script (QF_LIA).
 
     Examples:
-        >>> import synth
-        >>> from verify.symbolic import smt2
+        >>> from latecomer import synth
+        >>> from latecomer.verify.symbolic import smt2
         >>> print(smt2(synth.ring(4)))
         ; allreduce, 4 ranks, 4 chunks, 6 rounds
         ; unsat: every rank ends with the sum of all inputs, whatever the inputs
@@ -64,7 +64,7 @@ def all_sums(schedule: Schedule, timeout_s: float) -> Result:
 
     Examples:
         >>> import synth, verify
-        >>> from verify.symbolic import all_sums
+        >>> from latecomer.verify.symbolic import all_sums
         >>> more = {"symbolic_sum": lambda schedule: all_sums(schedule, timeout_s=60)}
         >>> verify.check(synth.generate(4), more).results["symbolic_sum"].verdict
         <Verdict.PROVED: 'proved'>

@@ -25,16 +25,16 @@ from bench.corpus.confirm import counterexample
 from bench.corpus.distance import distance
 from bench.corpus.parse import parse
 from bench.corpus.plans import PlanRun
-from verify.asynchronous.msccl import verify_xml
-from verify.asynchronous.msccl_xml import is_xml
-from verify.asynchronous.mscclpp import verify_plan
-from verify.asynchronous.mscclpp_plan import is_plan
-from verify.asynchronous.sizes import in_words
-from verify.asynchronous.teccl import is_solution, verify_flows
-from verify.asynchronous.verdict import AsynchronousReport
-from verify.core.verdict import Verdict
-from verify.errors import FormatError
-from verify.kernel import opinion_on_programs
+from latecomer.verify.asynchronous.msccl import verify_xml
+from latecomer.verify.asynchronous.msccl_xml import is_xml
+from latecomer.verify.asynchronous.mscclpp import verify_plan
+from latecomer.verify.asynchronous.mscclpp_plan import is_plan
+from latecomer.verify.asynchronous.sizes import in_words
+from latecomer.verify.asynchronous.teccl import is_solution, verify_flows
+from latecomer.verify.asynchronous.verdict import AsynchronousReport
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import FormatError
+from latecomer.verify.kernel import opinion_on_programs
 
 HEAD = (
     "file", "collective", "ranks", "protocol", "verdict", "why", "free of deadlock up to", "slots",

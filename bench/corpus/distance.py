@@ -1,9 +1,9 @@
 """How far an all-reduce is from the least that any can do: bytes through a port, messages in a row.
 
 Whatever the schedule, some rank sends at least 2 (n - 1)/n of the buffer, and some rank receives as
-much: all ranks together must (``verify.core.bounds.bandwidth_bound``). And a rank's data needs
-ceil(log2 n) messages in a row to reach everybody where a rank sends one message at a time; programs
-whose blocks send side by side do with fewer, and pay with bytes.
+much: all ranks together must (``latecomer.verify.core.bounds.bandwidth_bound``). And a rank's data
+needs ceil(log2 n) messages in a row to reach everybody where a rank sends one message at a time;
+programs whose blocks send side by side do with fewer, and pay with bytes.
 """
 
 from __future__ import annotations

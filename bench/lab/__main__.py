@@ -19,7 +19,7 @@ from bench.lab.network import Network
 from bench.lab.options import network
 from bench.lab.plan import plan
 from bench.lab.sandbox import Sandbox
-from verify.errors import InputError, LatecomerError
+from latecomer.verify.errors import InputError, LatecomerError
 
 UNAVAILABLE = 3
 app = typer.Typer(

@@ -1,4 +1,4 @@
-"""Errors of the lab; all belong to the project's hierarchy (``verify.errors``).
+"""Errors of the lab; all belong to the project's hierarchy (``latecomer.verify.errors``).
 
 LatecomerError
 ├── LabUnavailable   this machine does not permit the lab, or lacks a tool it needs
@@ -8,7 +8,7 @@ LatecomerError
 
 from __future__ import annotations
 
-from verify.errors import LatecomerError
+from latecomer.verify.errors import LatecomerError
 
 
 class LabUnavailable(LatecomerError):

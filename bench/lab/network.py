@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from verify.errors import ArgumentError
+from latecomer.verify.errors import ArgumentError
 
 MAX_HOSTS = 64
 MAX_DELAY_S = 10.0

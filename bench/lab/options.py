@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 
 from bench.lab.network import Limits, Network, Tail
-from synth.units import parse_seconds
-from verify.errors import ArgumentError
+from latecomer.synth.units import parse_seconds
+from latecomer.verify.errors import ArgumentError
 
 EXAMPLE = "For example: 3:rate=50,loss=1%,delay=5ms,tail=1%:20ms"
 

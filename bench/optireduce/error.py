@@ -7,8 +7,8 @@ algorithm does what it does with what arrives, and the mean over all ranks of th
 its result against the true mean is compared (relative to the gradients' own variance). A received
 piece counts as what it is: a ring adds nothing for a lost partial sum and goes on; a parameter
 server leaves out what did not come and a rank keeps its own gradient where the broadcast is lost;
-TAR divides by what arrived and fills with the own gradient. ``runtime.optireduce``'s own code does
-TAR's mean and the transform.
+TAR divides by what arrived and fills with the own gradient. ``latecomer.runtime.optireduce``'s own
+code does TAR's mean and the transform.
 
 Before it, a toy: of eight values in a datagram each the last is lost and taken for zero. The
 transform helps where the values are alike (all of them end up in its first coefficient), which
@@ -27,9 +27,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from runtime.optireduce import hadamard
-from runtime.optireduce.udp.bucket import shard_bounds
-from runtime.optireduce.udp.data_path import NUMPY
+from latecomer.runtime.optireduce import hadamard
+from latecomer.runtime.optireduce.udp.bucket import shard_bounds
+from latecomer.runtime.optireduce.udp.data_path import NUMPY
 
 EACH = 356
 """float32 elements in a datagram of 1472 bytes."""

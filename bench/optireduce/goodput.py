@@ -103,8 +103,8 @@ class Exchanger:
     def _engine(self, way: str) -> Any:
         from torch._C._distributed_c10d import PrefixStore
 
-        from runtime.optireduce.engine import OptiReduceEngine
-        from runtime.optireduce.options import Options
+        from latecomer.runtime.optireduce.engine import OptiReduceEngine
+        from latecomer.runtime.optireduce.options import Options
 
         options = Options(
             warmup_steps=0,

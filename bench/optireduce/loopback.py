@@ -20,9 +20,9 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from runtime.network.processes import RanksFailed, Say, talk
-from runtime.optireduce.engine import OptiReduceEngine
-from runtime.optireduce.options import Options
+from latecomer.runtime.network.processes import RanksFailed, Say, talk
+from latecomer.runtime.optireduce.engine import OptiReduceEngine
+from latecomer.runtime.optireduce.options import Options
 
 UBT: dict[str, dict[str, Any]] = {
     "UBT, numpy": {"compiled": "off"},

@@ -141,8 +141,8 @@ class Averager:
         import torch
         from torch._C._distributed_c10d import PrefixStore
 
-        from runtime.optireduce.engine import OptiReduceEngine
-        from runtime.optireduce.options import Options
+        from latecomer.runtime.optireduce.engine import OptiReduceEngine
+        from latecomer.runtime.optireduce.options import Options
 
         self._process = process
         self._ranks = process.world_size

@@ -27,10 +27,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bench.optireduce.models import TASKS, Task
 from bench.optireduce.places import TIMEOUT_S, RankProcess
-from runtime import ddp
-from runtime.optireduce.options import Options
-from runtime.optireduce.udp.compiled.choice import choose
-from runtime.optireduce.udp.socket import UdpSocket
+from latecomer.runtime import ddp
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.optireduce.udp.compiled.choice import choose
+from latecomer.runtime.optireduce.udp.socket import UdpSocket
 
 GLOO = "Gloo"
 OURS = "OptiReduce"

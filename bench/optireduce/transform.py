@@ -19,13 +19,13 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from runtime.optireduce import hadamard
-from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.compiled.choice import choose
-from runtime.optireduce.udp.data_path import NUMPY, DataPath
-from runtime.optireduce.udp.datagram import Codec
-from runtime.optireduce.udp.events import Burst, Bytes, DatagramHeader, ExpectedShard
-from runtime.optireduce.udp.placement import Placer
+from latecomer.runtime.optireduce import hadamard
+from latecomer.runtime.optireduce.options import HEADER_BYTES
+from latecomer.runtime.optireduce.udp.compiled.choice import choose
+from latecomer.runtime.optireduce.udp.data_path import NUMPY, DataPath
+from latecomer.runtime.optireduce.udp.datagram import Codec
+from latecomer.runtime.optireduce.udp.events import Burst, Bytes, DatagramHeader, ExpectedShard
+from latecomer.runtime.optireduce.udp.placement import Placer
 
 NUMEL = 2**22
 

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import synth
-from verify import Schedule, Transfer, check
-from verify.report.svg import page, words
+from latecomer import synth
+from latecomer.verify import Schedule, Transfer, check
+from latecomer.verify.report.svg import page, words
 
 RANKS, LATE = 4, 3
 LEFT, UNIT, LANE, TITLE = 66.0, 400.0, 34.0, 62.0

@@ -30,12 +30,12 @@ def programs() -> dict[str, Any]:
     """Every command (of click) by what is typed, as ``synth generate``."""
     from typer.main import get_command
 
-    from runtime.__main__ import app as runtime
-    from synth.cli import app as synth
-    from verify.cli import app as verify
+    from latecomer.command import app as latecomer
+    from latecomer.synth.cli import app as synth
+    from latecomer.verify.cli import app as verify
 
     found = {}
-    for name, app in (("synth", synth), ("verify", verify), ("python -m runtime", runtime)):
+    for name, app in (("synth", synth), ("verify", verify), ("latecomer", latecomer)):
         command = get_command(app)
         below = getattr(command, "commands", None)
         found |= {f"{name} {each}": of for each, of in below.items()} if below else {name: command}
@@ -106,8 +106,8 @@ def fields(of: type, names: tuple[str, ...] = ()) -> str:
 
 
 def arguments() -> str:
-    """What ``runtime.configure`` says of its arguments."""
-    import runtime
+    """What ``latecomer.configure`` says of its arguments."""
+    from latecomer import runtime
 
     text = inspect.getdoc(runtime.configure) or ""
     block = text.split("Args:\n")[1].split("\n\n")[0]
@@ -126,14 +126,14 @@ OPTIREDUCE = ("datagram_bytes", "authenticate", "bound_factor", "absence_s", "re
 
 
 def _optireduce(names: tuple[str, ...] = ()) -> str:
-    from runtime.optireduce.options import Options
+    from latecomer.runtime.optireduce.options import Options
 
     return fields(Options, names)
 
 
 def _adaptation() -> str:
-    from runtime.pipeline.agent import Adaptation
-    from runtime.pipeline.detector import Sensitivity
+    from latecomer.runtime.pipeline.agent import Adaptation
+    from latecomer.runtime.pipeline.detector import Sensitivity
 
     return f"{fields(Adaptation)}\n`Sensitivity`:\n\n{fields(Sensitivity)}"
 
@@ -153,17 +153,17 @@ def variables() -> dict[str, list[str]]:
 
 
 def errors() -> str:
-    """The tree of errors, as :mod:`verify.errors` draws it."""
-    import verify.errors
+    """The tree of errors, as :mod:`latecomer.verify.errors` draws it."""
+    from latecomer.verify import errors as every_error
 
-    tree = (verify.errors.__doc__ or "").split("\n\n")[1].replace("``", "")
+    tree = (every_error.__doc__ or "").split("\n\n")[1].replace("``", "")
     return f"```\n{textwrap.dedent(tree)}\n```\n"
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "synth": lambda: commands("synth"),
     "verify": lambda: commands("verify"),
-    "runtime": lambda: commands("python -m runtime"),
+    "latecomer": lambda: commands("latecomer"),
     "configure": arguments,
     "optireduce, some": lambda: _optireduce(OPTIREDUCE),
     "optireduce": _optireduce,

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-import runtime  # noqa: F401  (registers the backend)
+import latecomer.runtime  # noqa: F401  (registers the backend)
 
 # Before Accelerator, which would make a group on Gloo, and takes the one that is there.
 dist.init_process_group("latecomer")

@@ -8,7 +8,7 @@ import deepspeed
 import torch
 import torch.distributed as dist
 
-import runtime  # noqa: F401  (registers the backend)
+import latecomer.runtime  # noqa: F401  (registers the backend)
 
 # Before deepspeed.initialize, which would ask the accelerator for a backend's name.
 dist.init_process_group("latecomer")

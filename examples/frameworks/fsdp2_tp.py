@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-import runtime  # noqa: F401  (registers the backend)
+import latecomer.runtime  # noqa: F401  (registers the backend)
 
 dist.Backend.default_device_backend_map["cpu"] = "latecomer"
 dist.init_process_group()

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
-import runtime  # noqa: F401  (registers the backend)
+import latecomer.runtime  # noqa: F401  (registers the backend)
 
 # Before TrainingArguments: accelerate would make a group on Gloo, and takes the one that is there.
 dist.init_process_group("latecomer")

@@ -7,7 +7,7 @@ import lightning
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 
-import runtime  # noqa: F401  (registers the backend)
+import latecomer.runtime  # noqa: F401  (registers the backend)
 
 
 class Model(lightning.LightningModule):

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
-import runtime  # noqa: F401  (registers the backend)
+import latecomer.runtime  # noqa: F401  (registers the backend)
 
 
 class Model(lightning.LightningModule):

@@ -18,14 +18,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from latecomer.synth.answer import checked
+from latecomer.synth.arrivals.instance import Arrivals
+from latecomer.synth.arrivals.portfolio import Portfolio
+from latecomer.synth.solvers.choice import Solving
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.output import encode
 from proofs.certificates.check import FOLDER, check_certificate, refutation_of
 from proofs.certificates.formula import Question, clauses, dimacs
-from synth.answer import checked
-from synth.arrivals.instance import Arrivals
-from synth.arrivals.portfolio import Portfolio
-from synth.solvers.choice import Solving
-from verify.core.schedule import Schedule
-from verify.output import encode
 
 MOST_BYTES = 900_000
 """Larger refutations are not kept in the repository."""

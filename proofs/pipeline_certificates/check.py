@@ -3,9 +3,9 @@
     python -m proofs.pipeline_certificates.check [SCHEDULE.json ...]
 
 Beside ``NAME.json`` lies ``NAME.refutation.xz``. ``verify`` says that the schedule is right and
-what it takes; ``verify.pipeline.refutation`` checks that no schedule of the instance takes less.
-Without arguments all certificates of this folder are checked. ``make proofs`` has the program that
-is extracted from Coq check both.
+what it takes; ``latecomer.verify.pipeline.refutation`` checks that no schedule of the instance
+takes less. Without arguments all certificates of this folder are checked. ``make proofs`` has the
+program that is extracted from Coq check both.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import lzma
 import sys
 from pathlib import Path
 
-from verify.core.verdict import Verdict
-from verify.pipeline import check, read
-from verify.pipeline.costs import told_apart
-from verify.pipeline.refutation import Refused
-from verify.pipeline.refutation import check as check_refutation
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.pipeline import check, read
+from latecomer.verify.pipeline.costs import told_apart
+from latecomer.verify.pipeline.refutation import Refused
+from latecomer.verify.pipeline.refutation import check as check_refutation
 
 FOLDER = Path(__file__).resolve().parent
 

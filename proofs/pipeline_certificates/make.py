@@ -13,10 +13,10 @@ import lzma
 import time
 
 from bench.pipeline_planner import instance
+from latecomer.synth.pipeline.plan import Solver, plan
+from latecomer.synth.pipeline.problem import make, place
+from latecomer.verify.pipeline import write
 from proofs.pipeline_certificates.check import FOLDER, check_certificate, refutation_of
-from synth.pipeline.plan import Solver, plan
-from synth.pipeline.problem import make, place
-from verify.pipeline import write
 
 TIME_LIMIT_S = 900.0
 INSTANCES = {

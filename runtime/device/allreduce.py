@@ -12,23 +12,23 @@ from typing import Any
 
 import torch
 
-from runtime.device.capability import agree_on_kernel, agree_that_done
-from runtime.device.combined import CombinedEngine
-from runtime.device.launcher import KernelEngine
-from runtime.device.layout import Layout
-from runtime.device.memory import SymmetricMemory, join
-from runtime.device.proofs import ProvedPrograms, rows_of, too_long
-from runtime.device.variants import Kernel, LoadedProgram
-from runtime.executor.closed_form import ClosedFormPart, proved_whole
-from runtime.executor.engine import DataEngine
-from runtime.executor.executor import KEPT, Executor
-from runtime.executor.load import Runnable, Verified
-from runtime.executor.nccl.streams import Device, device_of
-from runtime.network.store_exchange import StoreExchange
-from runtime.torch_versions import Store
-from runtime.work import AllReduceWork, require_summable
-from verify.device.program import device_program
-from verify.errors import ArgumentError, KernelUnavailable, TensorError
+from latecomer.runtime.device.capability import agree_on_kernel, agree_that_done
+from latecomer.runtime.device.combined import CombinedEngine
+from latecomer.runtime.device.launcher import KernelEngine
+from latecomer.runtime.device.layout import Layout
+from latecomer.runtime.device.memory import SymmetricMemory, join
+from latecomer.runtime.device.proofs import ProvedPrograms, rows_of, too_long
+from latecomer.runtime.device.variants import Kernel, LoadedProgram
+from latecomer.runtime.executor.closed_form import ClosedFormPart, proved_whole
+from latecomer.runtime.executor.engine import DataEngine
+from latecomer.runtime.executor.executor import KEPT, Executor
+from latecomer.runtime.executor.load import Runnable, Verified
+from latecomer.runtime.executor.nccl.streams import Device, device_of
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.torch_versions import Store
+from latecomer.runtime.work import AllReduceWork, require_summable
+from latecomer.verify.device.program import device_program
+from latecomer.verify.errors import ArgumentError, KernelUnavailable, TensorError
 
 BLOCKS = 32  # few: all must be on the device at once, since one that waits never makes room
 STAGING = 64 << 20  # bytes
@@ -40,12 +40,12 @@ class KernelExecutor(Executor):
     """An executor that has kernels: makes, proves and loads what they run.
 
     Whether anything else runs beside them, subclasses say. What a kernel is launched with is
-    proved, too (``runtime.device.proofs``).
+    proved, too (``latecomer.runtime.device.proofs``).
 
     Args:
-        schedules, store, rank, size, options: see :class:`runtime.Executor`.
-        device: a CUDA device, or one with streams (``runtime.device.simulated``, for which triton's
-            interpreter runs the kernels).
+        schedules, store, rank, size, options: see :class:`latecomer.Executor`.
+        device: a CUDA device, or one with streams (``latecomer.runtime.device.simulated``, for
+            which triton's interpreter runs the kernels).
         blocks: of a kernel, all of which must find a place on the device at once; staging: bytes
             of symmetric memory on each rank; both the same everywhere. What does not fit into the
             staging goes in pieces, of a third of it or so.
@@ -53,7 +53,7 @@ class KernelExecutor(Executor):
 
     Raises:
         KernelUnavailable: a rank can't run it; all ranks raise it, for the same reason.
-        RankFailure, ScheduleRefused, ArgumentError: as :class:`runtime.Executor`; ArgumentError
+        RankFailure, ScheduleRefused, ArgumentError: as :class:`latecomer.Executor`; ArgumentError
             also for too little staging.
     """
 
@@ -72,7 +72,9 @@ class KernelExecutor(Executor):
     ) -> None:
         streams = device_of(device)
         if streams is None:
-            raise TensorError(f"{device} has no streams; runtime.device.simulated has a device")
+            raise TensorError(
+                f"{device} has no streams; latecomer.runtime.device.simulated has a device"
+            )
         self._streams = streams
         self._dtypes = frozenset(dtypes)
         self._blocks = blocks
@@ -86,8 +88,8 @@ class KernelExecutor(Executor):
         """By rank, when its device began this operation: nanoseconds of a clock of its own.
 
         No host has waited for it. Modes take only a rank's own, on its host's clock
-        (``runtime.device.stamps``): that GPUs have the same time, nobody promises. ArgumentError
-        if the operation is not done, or too long ago.
+        (``latecomer.runtime.device.stamps``): that GPUs have the same time, nobody promises.
+        ArgumentError if the operation is not done, or too long ago.
         """
         return self._kernels.arrivals_ns(work)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 import torch
 
-from runtime.network.store_exchange import StoreExchange
-from verify.errors import KernelUnavailable
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.verify.errors import KernelUnavailable
 
 LEAST_CAPABILITY = (8, 0)  # bfloat16, and the system scope as the kernel uses it
 BOOT = Path("/proc/sys/kernel/random/boot_id")  # tells machines apart that have one name

@@ -2,7 +2,7 @@
 
 Every way in asks here (DDP's hook, the backend, the modes). Kernels run where all ranks can run
 them; else none does, all take transfers, and all know why. It is said once, by rank 0, and of every
-operation (``AllReduceWork.by``, and ``Record.by`` in what ``runtime.watch`` remembers).
+operation (``AllReduceWork.by``, and ``Record.by`` in what ``latecomer.watch`` remembers).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from runtime.device.allreduce import KernelsAndTransfers
-from runtime.device.option import OnDevice
-from runtime.executor.executor import Executor
-from runtime.executor.load import Runnable
-from runtime.executor.nccl.engine import DeviceEngine
-from runtime.executor.nccl.streams import Device, device_of
-from runtime.network.store_exchange import StoreExchange
-from runtime.torch_versions import PrefixStore, Store
-from verify.errors import ArgumentError, KernelUnavailable, LatecomerError
+from latecomer.runtime.device.allreduce import KernelsAndTransfers
+from latecomer.runtime.device.option import OnDevice
+from latecomer.runtime.executor.executor import Executor
+from latecomer.runtime.executor.load import Runnable
+from latecomer.runtime.executor.nccl.engine import DeviceEngine
+from latecomer.runtime.executor.nccl.streams import Device, device_of
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.torch_versions import PrefixStore, Store
+from latecomer.verify.errors import ArgumentError, KernelUnavailable, LatecomerError
 
 logger = logging.getLogger("latecomer")
 REMEDY = "device='auto' takes transfers there"
@@ -40,12 +40,12 @@ def make_executor(
     """An executor for ``device``, on which ``by`` counts if it has streams. Collective.
 
     Args:
-        schedules, store, rank, size, options: see :class:`runtime.Executor`.
+        schedules, store, rank, size, options: see :class:`latecomer.Executor`.
 
     Raises:
         ArgumentError: ranks ask for different things.
         KernelUnavailable: ``by`` is kernel, and a rank can't run it.
-        RankFailure, ScheduleRefused: as :class:`runtime.Executor`.
+        RankFailure, ScheduleRefused: as :class:`latecomer.Executor`.
     """
     streams = device_of(device)
     if streams is None:

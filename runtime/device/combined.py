@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from runtime.device.launcher import KernelEngine
-from runtime.executor.nccl.engine import TRANSFERS, DeviceEngine
-from runtime.health.diagnosis import WaitFor
-from runtime.work import AllReduceWork
+from latecomer.runtime.device.launcher import KernelEngine
+from latecomer.runtime.executor.nccl.engine import TRANSFERS, DeviceEngine
+from latecomer.runtime.health.diagnosis import WaitFor
+from latecomer.runtime.work import AllReduceWork
 
 
 class CombinedEngine:

@@ -1,6 +1,8 @@
-"""The kernel: one launch runs a rank's whole part in an all-reduce (``verify.device.program``).
+"""The kernel: one launch runs a rank's whole part in an all-reduce.
 
-Legend (``runtime.device.layout`` has the memory):
+What it runs is a device program (``latecomer.verify.device.program``).
+
+Legend (``latecomer.runtime.device.layout`` has the memory):
 
     rows       int32[length, 4]: action, peer, chunk, slot
     own        the user's tensor, ``numel`` elements; the slice of chunk c that block b has in piece
@@ -27,7 +29,7 @@ NaN (streams go on with it: ``results``).
 Data moves 16 bytes at a time: slices begin at multiples of 16 elements, and the mask of a tile is
 the same for 16 in a row. The last elements of a tensor, fewer than 16, move one at a time. No
 argument is specialised on, so that nothing is compiled but the dtypes and averages that
-``runtime.device.variants`` compiles before the first launch.
+``latecomer.runtime.device.variants`` compiles before the first launch.
 """
 
 # Annotations are read by triton, hence no postponed evaluation.
@@ -36,7 +38,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import globaltimer
 
-PUT = tl.constexpr(0)  # verify.device.program.DeviceAction; else COPY
+PUT = tl.constexpr(0)  # latecomer.verify.device.program.DeviceAction; else COPY
 REDUCE = tl.constexpr(1)
 
 

@@ -19,16 +19,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from runtime.device.layout import KEPT, Cut, cut
-from runtime.device.memory import SymmetricMemory
-from runtime.device.stamps import StampArrivals
-from runtime.device.variants import Kernel, Launch, LoadedProgram
-from runtime.executor.nccl.results import Results
-from runtime.executor.nccl.streams import Device, StreamEvent
-from runtime.executor.tcp.connection import Mismatch
-from runtime.health.diagnosis import WaitFor
-from runtime.work import AllReduceWork
-from verify.errors import ArgumentError
+from latecomer.runtime.device.layout import KEPT, Cut, cut
+from latecomer.runtime.device.memory import SymmetricMemory
+from latecomer.runtime.device.stamps import StampArrivals
+from latecomer.runtime.device.variants import Kernel, Launch, LoadedProgram
+from latecomer.runtime.executor.nccl.results import Results
+from latecomer.runtime.executor.nccl.streams import Device, StreamEvent
+from latecomer.runtime.executor.tcp.connection import Mismatch
+from latecomer.runtime.health.diagnosis import WaitFor
+from latecomer.runtime.work import AllReduceWork
+from latecomer.verify.errors import ArgumentError
 
 FIRST_EPOCH = 1  # flags begin with 0, and so do stamps: operations count from 1
 SHORTEST_S = 50e-6  # between two looks at an event, which become rarer as it goes on,

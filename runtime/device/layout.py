@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from verify.device.program import SETS, DeviceProgram
-from verify.errors import ArgumentError
+from latecomer.verify.device.program import SETS, DeviceProgram
+from latecomer.verify.errors import ArgumentError
 
 UNIT = 16  # elements: slices begin at multiples, so that all dtypes are moved 16 bytes at a time
 WIDEST = 8  # bytes of the largest element

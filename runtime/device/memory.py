@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from runtime.device.layout import KEPT, Layout
-from runtime.network.store_exchange import StoreExchange
-from runtime.torch_versions import symmetric_buffer
-from verify.device.program import SETS
+from latecomer.runtime.device.layout import KEPT, Layout
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.torch_versions import symmetric_buffer
+from latecomer.verify.device.program import SETS
 
 SHARED = Path("/dev/shm")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from typing import Literal, get_args
 
-from verify.errors import ArgumentError
+from latecomer.verify.errors import ArgumentError
 
 OnDevice = Literal["auto", "kernel", "transfers"]
 VARIABLE = "LATECOMER_DEVICE"

@@ -6,8 +6,8 @@ it was taken from, and what was fitted to a page says so.
 
     ours      start + messages * alpha + share * S * (1 / link [+ 3 / memory])
 
-in the cost model of ``synth.cost``, from the rounds of the schedule that runs. A range has two
-ends, since the pages leave that much open. The *kernel*: alpha is the hop of one of NCCL's
+in the cost model of ``latecomer.synth.cost``, from the rounds of the schedule that runs. A range
+has two ends, since the pages leave that much open. The *kernel*: alpha is the hop of one of NCCL's
 protocols, at best that in which flags travel beside data (LL128), at worst that which fences as we
 do (Simple); it starts in what is left of a one-shot kernel without its two flags, at worst in all
 of it; what a chunk is read and written in the own memory (twice and once) is hidden, or it is not.
@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from synth.cost import (
+from latecomer.synth.cost import (
     Cost,
     Latency,
     Link,
@@ -38,7 +38,7 @@ from synth.cost import (
     straggler_cost,
     waiting_cost,
 )
-from verify.core.schedule import Schedule
+from latecomer.verify.core.schedule import Schedule
 
 SOURCES = {
     "tuner": "github.com/NVIDIA/nccl src/graph/tuning.cc (June 2026): microseconds to start and "

@@ -1,4 +1,6 @@
-"""What a kernel is launched with is proved here first: the very rows, by ``verify.device.check``.
+"""What a kernel is launched with is proved here first, the very rows.
+
+The proof is that of ``latecomer.verify.device.check``.
 
 A schedule's device program is checked once, when it is built, outside of any operation. With other
 late ranks it is the same program under other names of ranks, which is compared row by row; names
@@ -16,12 +18,12 @@ import time
 
 import numpy as np
 
-from runtime.executor.load import Verified
-from verify.core.schedule import Schedule
-from verify.core.verdict import Verdict
-from verify.device.check import check
-from verify.device.program import SETS, DeviceProgram, device_program
-from verify.errors import ScheduleRefused
+from latecomer.runtime.executor.load import Verified
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.device.check import check
+from latecomer.verify.device.program import SETS, DeviceProgram, device_program
+from latecomer.verify.errors import ScheduleRefused
 
 MOST_ROWS = 50_000
 """Of all ranks together, some seconds on one core; 8 ranks have fewer with up to 1,700 chunks."""

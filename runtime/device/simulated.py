@@ -25,7 +25,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from runtime.health.native_work import close_connections
+from latecomer.runtime.health.native_work import close_connections
 
 POOL = 32  # streams, as in torch's
 Frontier = dict["SimulatedStream", int]  # of a capture: up to where in each stream

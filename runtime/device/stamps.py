@@ -47,7 +47,7 @@ class DeviceClock:
 
 
 class StampArrivals:
-    """As ``runtime.executor.nccl.watcher.ArrivalSource``.
+    """As ``latecomer.runtime.executor.nccl.watcher.ArrivalSource``.
 
     It is told of each operation that has ended.
     """

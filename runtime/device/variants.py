@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import torch
 
-from runtime.device.layout import cut
-from runtime.device.memory import SymmetricMemory
-from runtime.device.stamps import DeviceClock
-from verify.device.program import SETS, DeviceAction, DeviceProgram
+from latecomer.runtime.device.layout import cut
+from latecomer.runtime.device.memory import SymmetricMemory
+from latecomer.runtime.device.stamps import DeviceClock
+from latecomer.verify.device.program import SETS, DeviceAction, DeviceProgram
 
 WARPS = 16
 REGISTERS = 80  # of a thread: by itself the assembler takes 32, and spills
@@ -56,7 +56,9 @@ class Kernel:
     """
 
     def __init__(self, memory: SymmetricMemory, rank: int) -> None:
-        from runtime.device.kernel import all_reduce  # with triton: only where there is one
+        from latecomer.runtime.device.kernel import (
+            all_reduce,  # with triton: only where there is one
+        )
 
         self._call = all_reduce
         self._memory = memory

@@ -19,11 +19,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from runtime.executor.load import Runnable, Verified, load
-from runtime.executor.program import rank_program
-from runtime.work import RankProgram
-from verify.core.schedule import IntArray, Phase, Schedule
-from verify.errors import ScheduleRefused
+from latecomer.runtime.executor.load import Runnable, Verified, load
+from latecomer.runtime.executor.program import rank_program
+from latecomer.runtime.work import RankProgram
+from latecomer.verify.core.schedule import IntArray, Phase, Schedule
+from latecomer.verify.errors import ScheduleRefused
 
 PROVED = 2**18
 """Ranks times chunks up to which the whole is made and proved: 1,024 ranks with 256 chunks.
@@ -50,7 +50,7 @@ class ClosedFormPart(Runnable):
 
         ScheduleRefused if the whole is not proved, or a part is not what the whole has there.
         """
-        from synth.straggler.own import own_part
+        from latecomer.synth.straggler.own import own_part
 
         n = self.schedule.ranks
         k = self.schedule.chunks
@@ -86,7 +86,7 @@ class ClosedFormPart(Runnable):
 
 def proved_whole(ranks: int, chunks: int) -> Verified:
     """The closed form of all ranks, the last of them late; ScheduleRefused if it is not proved."""
-    from synth.straggler.own import whole
+    from latecomer.synth.straggler.own import whole
 
     return load(whole(ranks, chunks))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from runtime.health.checks import WaitSource
-from runtime.work import AllReduceWork
+from latecomer.runtime.health.checks import WaitSource
+from latecomer.runtime.work import AllReduceWork
 
 
 class DataEngine(WaitSource, Protocol):

@@ -1,9 +1,9 @@
 """The executor: runs proved schedules on tensors, several in flight, off the caller's thread.
 
 CPU tensors go over TCP connections of our own, those of a device with streams (CUDA: over NCCL) by
-``runtime.device``; neither falls back to the other. Whatever goes wrong closes all connections, so
-that nobody waits in vain; then the watchdog finds out who failed, and every operation, present and
-future, raises that same error.
+``latecomer.runtime.device``; neither falls back to the other. Whatever goes wrong closes all
+connections, so that nobody waits in vain; then the watchdog finds out who failed, and every
+operation, present and future, raises that same error.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from runtime.at_exit import close_at_exit, has_closed
-from runtime.executor.engine import DataEngine
-from runtime.executor.load import Late, Runnable, agree, require_size
-from runtime.executor.nccl.engine import DeviceEngine
-from runtime.executor.nccl.streams import Device, device_of
-from runtime.executor.tcp.connection import Mismatch
-from runtime.executor.tcp.loop import EventLoop
-from runtime.health.native_work import NativeWaits
-from runtime.health.watchdog import Watchdog
-from runtime.network.control_channel import ControlChannel
-from runtime.network.mesh import connect
-from runtime.network.store_exchange import StoreExchange
-from runtime.torch_versions import Store
-from runtime.work import AllReduceWork, Observer, RankProgram, require_summable
-from verify.errors import ArgumentError, LatecomerError
+from latecomer.runtime.at_exit import close_at_exit, has_closed
+from latecomer.runtime.executor.engine import DataEngine
+from latecomer.runtime.executor.load import Late, Runnable, agree, require_size
+from latecomer.runtime.executor.nccl.engine import DeviceEngine
+from latecomer.runtime.executor.nccl.streams import Device, device_of
+from latecomer.runtime.executor.tcp.connection import Mismatch
+from latecomer.runtime.executor.tcp.loop import EventLoop
+from latecomer.runtime.health.native_work import NativeWaits
+from latecomer.runtime.health.watchdog import Watchdog
+from latecomer.runtime.network.control_channel import ControlChannel
+from latecomer.runtime.network.mesh import connect
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.torch_versions import Store
+from latecomer.runtime.work import AllReduceWork, Observer, RankProgram, require_summable
+from latecomer.verify.errors import ArgumentError, LatecomerError
 
 KEPT = 256  # programs: of a schedule, with a late rank
 
@@ -37,7 +37,7 @@ class Executor:
     """Runs schedules on a group of ranks.
 
     Args:
-        schedules: from ``runtime.load``: one, or several, among which each operation chooses.
+        schedules: from ``latecomer.load``: one, or several, among which each operation chooses.
         store: for connecting; all ranks of the group use it under the same prefix, nothing else.
         device: ``cpu`` (over TCP), a CUDA device (over NCCL; torch.distributed has to have its
             default group), or any other device with streams.

@@ -10,18 +10,18 @@ from functools import cached_property
 
 import msgspec
 
-from runtime.executor.program import rank_program
-from runtime.network.store_exchange import StoreExchange
-from runtime.work import RankProgram
-from verify.core.check import check
-from verify.core.format import read
-from verify.core.programs import Programs, deadlock_free, programs
-from verify.core.schedule import Schedule
-from verify.core.verdict import Report, Verdict
-from verify.errors import ArgumentError, ScheduleRefused
-from verify.output import encode
-from verify.renaming import renamed
-from verify.report.render import render
+from latecomer.runtime.executor.program import rank_program
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.work import RankProgram
+from latecomer.verify.core.check import check
+from latecomer.verify.core.format import read
+from latecomer.verify.core.programs import Programs, deadlock_free, programs
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.core.verdict import Report, Verdict
+from latecomer.verify.errors import ArgumentError, ScheduleRefused
+from latecomer.verify.output import encode
+from latecomer.verify.renaming import renamed
+from latecomer.verify.report.render import render
 
 Late = int | Sequence[int] | None  # several: in the order of their arrival; None: as the file
 

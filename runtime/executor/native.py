@@ -16,12 +16,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.executor.executor import Executor
-from runtime.health.diagnosis import WaitFor
-from runtime.health.native_work import close_connections, reason
-from runtime.network.store_exchange import StoreExchange
-from runtime.torch_versions import AllreduceOptions
-from runtime.work import ON_HOST, AllReduceWork
+from latecomer.runtime.executor.executor import Executor
+from latecomer.runtime.health.diagnosis import WaitFor
+from latecomer.runtime.health.native_work import close_connections, reason
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.torch_versions import AllreduceOptions
+from latecomer.runtime.work import ON_HOST, AllReduceWork
 
 
 class NativeAllReduce:

@@ -1,6 +1,6 @@
 """What one rank sends and receives, and which bytes must be done before which.
 
-A step is a round in which the rank takes part (``verify.core.programs``, what was
+A step is a round in which the rank takes part (``latecomer.verify.core.programs``, what was
 proved free of deadlock). Its transfers read the state at its start, so a reduce, and a copy
 that meets a send of the same chunk in its step, can't land in the user's tensor where all of a step
 goes at once: they need *scratch*.
@@ -22,9 +22,9 @@ from itertools import groupby
 
 import numpy as np
 
-from runtime.work import RankProgram, TransferEnd
-from verify.core.programs import Programs, programs
-from verify.core.schedule import Schedule
+from latecomer.runtime.work import RankProgram, TransferEnd
+from latecomer.verify.core.programs import Programs, programs
+from latecomer.verify.core.schedule import Schedule
 
 
 def rank_program(

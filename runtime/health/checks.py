@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from runtime.health.diagnosis import RankStatus, WaitFor, diagnose, patience_s
-from verify.errors import RankFailure
+from latecomer.runtime.health.diagnosis import RankStatus, WaitFor, diagnose, patience_s
+from latecomer.verify.errors import RankFailure
 
 LONGEST_GRACE_S = 5.0
 CONFIRM_SHARE = 0.25  # of the grace period, on top of it: to ask once more with the alarm

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from verify.errors import RankFailure
+from latecomer.verify.errors import RankFailure
 
 
 class WaitFor(msgspec.Struct, frozen=True):

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 import torch
 
-from runtime.health.watchdog import Watchdog
-from runtime.torch_versions import Work
-from verify.errors import LatecomerError
+from latecomer.runtime.health.watchdog import Watchdog
+from latecomer.runtime.torch_versions import Work
+from latecomer.verify.errors import LatecomerError
 
 ABORT_TAG = 2**31 - 2  # under which nobody sends
 

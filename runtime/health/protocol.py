@@ -18,15 +18,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from runtime.health.diagnosis import RankStatus
-from runtime.network.protocol import Protocol
-from verify.errors import RankFailure
+from latecomer.runtime.health.diagnosis import RankStatus
+from latecomer.runtime.network.protocol import Protocol
+from latecomer.verify.errors import RankFailure
 
 ASK_AGAIN_S = 0.1  # questions and goodbyes may be lost
 
 # Bytes. A verdict has a text and evidence, a status up to three texts: either has to be less than
-# ``runtime.network.control_channel.MAX_PAYLOAD``, with the bits of the ranks. A message that was
-# simply cut was no message: a verdict was lost, and a rank with a long exception taken for dead.
+# ``latecomer.runtime.network.control_channel.MAX_PAYLOAD``, with the bits of the ranks. A message
+# that was simply cut was no message: a verdict was lost, and a rank with a long exception taken for
+# dead.
 MAX_TEXT = 16_000
 MAX_EVIDENCE = 30_000
 MAX_LINES = 64
@@ -207,7 +208,7 @@ def pack_answer(question: int, status: RankStatus) -> bytes:
 
 
 def pack_verdict(failure: RankFailure) -> bytes:
-    """Who failed, and why; at most ``runtime.network.control_channel.MAX_PAYLOAD`` bytes."""
+    """Who failed, and why; at most ``MAX_PAYLOAD`` bytes of the control channel."""
     bits = sum(1 << rank for rank in set(failure.ranks))
     failed = bits.to_bytes(-(-bits.bit_length() // 8), "little")
     text = shortened(str(failure).split("\n", 1)[0])
@@ -259,4 +260,6 @@ def _ranks(bits: bytes) -> Iterator[int]:
                 yield 8 * position + bit
 
 
-_decoder = msgspec.msgpack.Decoder(HealthMessage)  # with the module: see verify.core.format
+_decoder = msgspec.msgpack.Decoder(
+    HealthMessage
+)  # with the module: see latecomer.verify.core.format

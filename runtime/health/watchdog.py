@@ -18,12 +18,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from runtime.health.checks import Limits, SilenceCheck, Trouble, WaitCheck, WaitSource
-from runtime.health.diagnosis import RankStatus, diagnose
-from runtime.health.protocol import HealthProtocol, Question
-from runtime.network.control_channel import ControlChannel
-from runtime.network.protocol import ProtocolRunner, T
-from verify.errors import LatecomerError, RankFailure
+from latecomer.runtime.health.checks import Limits, SilenceCheck, Trouble, WaitCheck, WaitSource
+from latecomer.runtime.health.diagnosis import RankStatus, diagnose
+from latecomer.runtime.health.protocol import HealthProtocol, Question
+from latecomer.runtime.network.control_channel import ControlChannel
+from latecomer.runtime.network.protocol import ProtocolRunner, T
+from latecomer.verify.errors import LatecomerError, RankFailure
 
 TICK_S = 0.25  # it looks this often,
 TICKS = 20  # and at least so many times within the longest wait
@@ -37,7 +37,7 @@ logger = logging.getLogger("latecomer")
 class Watchdog(ProtocolRunner[bytes, str]):
     """Looks after one rank's waits; finds out, with all ranks, who failed; fails once.
 
-    ``channel`` is closed by its owner, after this; ``timeout_s``: see :class:`runtime.Executor`.
+    ``channel`` is closed by its owner, after this; ``timeout_s``: see :class:`latecomer.Executor`.
     """
 
     def __init__(self, channel: ControlChannel, timeout_s: float) -> None:

@@ -22,8 +22,8 @@ from collections.abc import Callable
 
 import ifaddr
 
-from runtime.torch_versions import PrefixStore, Store, TCPStore
-from verify.errors import ArgumentError
+from latecomer.runtime.torch_versions import PrefixStore, Store, TCPStore
+from latecomer.verify.errors import ArgumentError
 
 ADDRESS = "LATECOMER_ADDRESS"
 INTERFACE = "LATECOMER_INTERFACE"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from runtime.network.protocol import Protocol
+from latecomer.runtime.network.protocol import Protocol
 
 DRIFT = 100e-6  # seconds per second by which two clocks may drift apart
 KEPT = 32  # answered pings

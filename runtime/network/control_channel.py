@@ -20,9 +20,9 @@ import socket
 import struct
 from collections.abc import Callable
 
-from runtime.network.addresses import datagram_socket, own_address
-from runtime.network.control_loop import ControlLoop
-from runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.network.addresses import datagram_socket, own_address
+from latecomer.runtime.network.control_loop import ControlLoop
+from latecomer.runtime.network.store_exchange import StoreExchange
 
 HEADER = struct.Struct("!16sHB")
 LARGEST_DATAGRAM = 65_536  # bytes that are read: more than UDP over IPv4 can carry

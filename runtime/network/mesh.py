@@ -18,9 +18,9 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 
-from runtime.network.addresses import listening_socket
-from runtime.network.store_exchange import StoreExchange
-from verify.errors import RankFailure
+from latecomer.runtime.network.addresses import listening_socket
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.verify.errors import RankFailure
 
 HELLO = struct.Struct("<16sI")
 PAUSE_S = 0.01  # after an accept that failed: the next might fail at once, too

@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.multiprocessing as mp
 
-from runtime.torch_versions import TCPStore
-from verify.errors import LatecomerError
+from latecomer.runtime.torch_versions import TCPStore
+from latecomer.verify.errors import LatecomerError
 
 LOOK_S = 0.2  # how often it is seen whether all processes are alive
 DEATH_S = 1.0  # after a rank's failure: in which a death that may have caused it is noticed

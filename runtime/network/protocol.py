@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from runtime.network.control_channel import ControlChannel
+from latecomer.runtime.network.control_channel import ControlChannel
 
 MessageT = TypeVar("MessageT")
 EventT = TypeVar("EventT")
@@ -53,7 +53,7 @@ class Protocol(Generic[MessageT, EventT]):
         self._outbox.append((to, message))
 
 
-_MAKING = threading.Lock()  # of decoders, one at a time: see verify.core.format
+_MAKING = threading.Lock()  # of decoders, one at a time: see latecomer.verify.core.format
 
 
 class ProtocolRunner(Generic[MessageT, EventT]):

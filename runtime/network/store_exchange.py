@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
 
-from runtime.torch_versions import PrefixStore, Store
-from verify.errors import RankFailure
+from latecomer.runtime.torch_versions import PrefixStore, Store
+from latecomer.verify.errors import RankFailure
 
 ANSWER_S = 5.0  # how long the store may take to answer, on top of the time that the ranks have
 

@@ -1,4 +1,4 @@
-"""OptiReduce behind a DDP model: ``runtime.ddp.attach(model, algorithm="optireduce")``.
+"""OptiReduce behind a DDP model: ``latecomer.ddp.attach(model, algorithm="optireduce")``.
 
 Before a forward pass in training, every ``resync_steps`` steps, parameters are re-synchronized.
 Where the optimizer is known, a step that lost too much is not applied: it gets no gradients.
@@ -11,16 +11,16 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from runtime.optireduce.engine import OptiReduceEngine
-from runtime.optireduce.sync import Replicas
-from runtime.torch_versions import GradBucket
-from runtime.work import AllReduceWork
+from latecomer.runtime.optireduce.engine import OptiReduceEngine
+from latecomer.runtime.optireduce.sync import Replicas
+from latecomer.runtime.torch_versions import GradBucket
+from latecomer.runtime.work import AllReduceWork
 
 logger = logging.getLogger("latecomer")
 
 
 class Attachment:
-    """What ``runtime.ddp.attach`` returns, with the ``engine`` behind the model's gradients.
+    """What ``latecomer.ddp.attach`` returns, with the ``engine`` behind the model's gradients.
 
     ``engine.failure`` is the typed error after a failed backward (autograd itself reports a
     RuntimeError); ``engine.ledger`` has what was lost by step, ``replicas`` the drift.

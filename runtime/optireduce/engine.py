@@ -20,24 +20,24 @@ from typing import NamedTuple
 
 import torch
 
-from runtime.at_exit import close_at_exit, has_closed
-from runtime.executor.load import load
-from runtime.health.native_work import NativeWaits
-from runtime.network.addresses import own_address
-from runtime.network.store_exchange import StoreExchange
-from runtime.optireduce.hadamard import FLOATS, operation_seed
-from runtime.optireduce.loss import LossStats
-from runtime.optireduce.options import Options
-from runtime.optireduce.recorder import EngineRecorder
-from runtime.optireduce.sync import Reliable, SyncPoint
-from runtime.optireduce.udp.bucket import Bucket, shard_bounds
-from runtime.optireduce.udp.compiled.choice import choose
-from runtime.optireduce.udp.endpoint import Endpoint
-from runtime.optireduce.udp.loop import UdpLoop
-from runtime.optireduce.udp.protocol import UdpProtocol
-from runtime.torch_versions import PrefixStore, Store
-from runtime.work import AllReduceWork, require_summable
-from verify.errors import ArgumentError, LatecomerError
+from latecomer.runtime.at_exit import close_at_exit, has_closed
+from latecomer.runtime.executor.load import load
+from latecomer.runtime.health.native_work import NativeWaits
+from latecomer.runtime.network.addresses import own_address
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.optireduce.hadamard import FLOATS, operation_seed
+from latecomer.runtime.optireduce.loss import LossStats
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.optireduce.recorder import EngineRecorder
+from latecomer.runtime.optireduce.sync import Reliable, SyncPoint
+from latecomer.runtime.optireduce.udp.bucket import Bucket, shard_bounds
+from latecomer.runtime.optireduce.udp.compiled.choice import choose
+from latecomer.runtime.optireduce.udp.endpoint import Endpoint
+from latecomer.runtime.optireduce.udp.loop import UdpLoop
+from latecomer.runtime.optireduce.udp.protocol import UdpProtocol
+from latecomer.runtime.torch_versions import PrefixStore, Store
+from latecomer.runtime.work import AllReduceWork, require_summable
+from latecomer.verify.errors import ArgumentError, LatecomerError
 
 logger = logging.getLogger("latecomer")
 CPU = torch.device("cpu")
@@ -82,13 +82,13 @@ class OptiReduceEngine:
         rank, size: this rank and the number of ranks, at least 2.
         options: the same on all ranks.
         timeout_s: for starting, the warm-up and sync points, which wait for all ranks.
-        native_waits: see :class:`runtime.Executor`.
+        native_waits: see :class:`latecomer.Executor`.
 
     Attributes:
         ledger: what was lost, step by step.
         sync_point: what the ranks have decided.
         reliable: TAR over TCP among the same ranks.
-        find_silent: see :meth:`runtime.Executor.find_silent`.
+        find_silent: see :meth:`latecomer.Executor.find_silent`.
 
     Raises:
         RankFailure: ranks that did not join within ``timeout_s``.
@@ -105,7 +105,7 @@ class OptiReduceEngine:
         timeout_s: float = 300.0,
         native_waits: NativeWaits | None = None,
     ) -> None:
-        from synth.transpose.generate import transpose
+        from latecomer.synth.transpose.generate import transpose
 
         if size < 2:
             raise ArgumentError("size", size, "OptiReduce needs at least 2 ranks")

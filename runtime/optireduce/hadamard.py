@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import torch
 
-from verify.errors import ArgumentError, TensorError
+from latecomer.verify.errors import ArgumentError, TensorError
 
 CHUNK = 2**17  # elements that are transformed at a time: 512 KiB in float32, so they stay in cache
 FACTOR = 16  # of a Kronecker product: the rows of the largest matrix

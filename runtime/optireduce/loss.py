@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 from msgspec import to_builtins
 
-from runtime.optireduce.missing import Missing, missing
-from runtime.optireduce.options import Options
-from runtime.optireduce.udp.bucket import Bucket
-from runtime.optireduce.udp.protocol import UdpProtocol
-from runtime.optireduce.udp.reassembly import End
-from verify.errors import LossExceeded
+from latecomer.runtime.optireduce.missing import Missing, missing
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.optireduce.udp.bucket import Bucket
+from latecomer.runtime.optireduce.udp.protocol import UdpProtocol
+from latecomer.runtime.optireduce.udp.reassembly import End
+from latecomer.verify.errors import LossExceeded
 
 logger = logging.getLogger("latecomer")
 KEPT_STEPS = 10_000  # for tables and reports; what is decided looks at the last few only

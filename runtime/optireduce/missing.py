@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from runtime.optireduce.udp.bucket import Bucket
+from latecomer.runtime.optireduce.udp.bucket import Bucket
 
 
 class Missing(msgspec.Struct, frozen=True):

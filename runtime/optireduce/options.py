@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from verify.errors import ArgumentError
+from latecomer.verify.errors import ArgumentError
 
 HEADER_BYTES = 48  # of the wire format: docs/reference/ubt-protocol.md
 KIB = 1024
@@ -29,7 +29,7 @@ class Options:
     """What may be set, and why; ArgumentError for what is out of its range.
 
     Examples:
-        >>> from runtime.optireduce.options import Options
+        >>> from latecomer.runtime.optireduce.options import Options
         >>> options = Options(bound_s=0.2, hadamard="on")  # for ddp.attach, or runtime.configure
         >>> options.burst * options.datagram_bytes <= options.burst_bytes
         True

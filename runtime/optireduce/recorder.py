@@ -1,4 +1,4 @@
-"""What an engine tells to ``runtime.watch``: its operations, their stages, and the steps' losses.
+"""What an engine tells to ``latecomer.watch``: its operations, their stages, and the steps' losses.
 
 Nothing is remembered, and no ping sent, while nobody watches. Operations are counted as they are
 submitted, those of the warm-up (over TCP) first, so all ranks count alike.
@@ -13,16 +13,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from runtime.network.clock import Aligned, Alignment, Clock, Ping, Pong
-from runtime.network.control_channel import ControlChannel
-from runtime.network.protocol import ProtocolRunner
-from runtime.network.store_exchange import StoreExchange
-from runtime.optireduce.loss import LossStats, StepRecord
-from runtime.optireduce.udp.reassembly import End, StageReceiver
-from runtime.telemetry.recorder import Event, Feed, OperationRecorder
-from runtime.telemetry.records import Rank, Stage, UbtStep
-from runtime.work import AllReduceWork
-from verify.errors import LatecomerError
+from latecomer.runtime.network.clock import Aligned, Alignment, Clock, Ping, Pong
+from latecomer.runtime.network.control_channel import ControlChannel
+from latecomer.runtime.network.protocol import ProtocolRunner
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.optireduce.loss import LossStats, StepRecord
+from latecomer.runtime.optireduce.udp.reassembly import End, StageReceiver
+from latecomer.runtime.telemetry.recorder import Event, Feed, OperationRecorder
+from latecomer.runtime.telemetry.records import Rank, Stage, UbtStep
+from latecomer.runtime.work import AllReduceWork
+from latecomer.verify.errors import LatecomerError
 
 KEPT = 40_000  # stages that are remembered
 ALIGN_S = 2.0  # how long the beginning waits for an aligned clock

@@ -18,11 +18,11 @@ from datetime import timedelta
 
 import torch
 
-from runtime.executor.executor import Executor
-from runtime.optireduce.loss import LossStats
-from runtime.optireduce.options import Options
-from runtime.optireduce.udp.adaptive import hard_bound_s
-from runtime.work import AllReduceWork
+from latecomer.runtime.executor.executor import Executor
+from latecomer.runtime.optireduce.loss import LossStats
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.optireduce.udp.adaptive import hard_bound_s
+from latecomer.runtime.work import AllReduceWork
 
 LATEST = 256  # operations of a rank that count
 

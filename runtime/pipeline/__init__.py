@@ -1,11 +1,11 @@
 """Pipeline schedules in training: run, watched, and exchanged when a link turns slow."""
 
-from runtime.pipeline.agent import Adaptation, Event, Planner
-from runtime.pipeline.detector import Sensitivity
-from runtime.pipeline.load import VerifiedPipeline, load
-from runtime.pipeline.pipeline import Pipeline
-from runtime.pipeline.transport import Faults, LinkFault, both_ways
-from verify.pipeline.measured import Span, StepRecord, Transit
+from latecomer.runtime.pipeline.agent import Adaptation, Event, Planner
+from latecomer.runtime.pipeline.detector import Sensitivity
+from latecomer.runtime.pipeline.load import VerifiedPipeline, load
+from latecomer.runtime.pipeline.pipeline import Pipeline
+from latecomer.runtime.pipeline.transport import Faults, LinkFault, both_ways
+from latecomer.verify.pipeline.measured import Span, StepRecord, Transit
 
 __all__ = [
     "Adaptation",

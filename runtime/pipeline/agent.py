@@ -19,16 +19,16 @@ from importlib import import_module
 
 import msgspec
 
-from runtime.health.diagnosis import WaitFor
-from runtime.health.watchdog import Watchdog
-from runtime.network.control_channel import ControlChannel
-from runtime.network.store_exchange import StoreExchange
-from runtime.pipeline.detector import LinkDetector, Sensitivity
-from runtime.pipeline.load import VerifiedPipeline, load, require_same_shape
-from runtime.pipeline.switch import COORDINATOR, Proposal, Switch
-from verify.errors import ArgumentError, LatecomerError
-from verify.pipeline import Instance, PipelineSchedule, decode, encode
-from verify.pipeline.measured import (
+from latecomer.runtime.health.diagnosis import WaitFor
+from latecomer.runtime.health.watchdog import Watchdog
+from latecomer.runtime.network.control_channel import ControlChannel
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.pipeline.detector import LinkDetector, Sensitivity
+from latecomer.runtime.pipeline.load import VerifiedPipeline, load, require_same_shape
+from latecomer.runtime.pipeline.switch import COORDINATOR, Proposal, Switch
+from latecomer.verify.errors import ArgumentError, LatecomerError
+from latecomer.verify.pipeline import Instance, PipelineSchedule, decode, encode
+from latecomer.verify.pipeline.measured import (
     REPORT,
     StepRecord,
     StepReport,
@@ -52,9 +52,9 @@ Planner = Callable[[Instance, PipelineSchedule], PipelineSchedule]
 
 
 def heuristic(measured: Instance, schedule: PipelineSchedule) -> PipelineSchedule:
-    """The planner unless another is given: the best of ``synth.pipeline``'s quick methods."""
-    from synth.pipeline.plan import plan
-    from synth.pipeline.problem import make
+    """The planner unless another is given: the best of the quick methods of ``synth``."""
+    from latecomer.synth.pipeline.plan import plan
+    from latecomer.synth.pipeline.problem import make
 
     rank_of = [schedule.rank_of[stage] for stage in range(schedule.stages)]
     return plan(make(schedule.microbatches, measured, rank_of), "heuristic").schedule
@@ -65,7 +65,7 @@ class Adaptation:
     """That a pipeline adapts, and how; the same on all ranks. ArgumentError for a senseless gain.
 
     Examples:
-        >>> from runtime.pipeline import Adaptation, Sensitivity
+        >>> from latecomer.runtime.pipeline import Adaptation, Sensitivity
         >>> reluctant = Adaptation(sensitivity=Sensitivity(confirm=4), gain=0.1)
     """
 
@@ -143,7 +143,7 @@ class AdaptationAgent:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         if ranks.rank == COORDINATOR:
             if how.planner is heuristic:  # takes a second: now, not when a link turns slow
-                import_module("synth.pipeline.plan")
+                import_module("latecomer.synth.pipeline.plan")
             channel.listen(CHANNEL, self._queue_report)
         watchdog.add(self)
         self._thread = threading.Thread(target=self._work, name="latecomer-adapt", daemon=True)

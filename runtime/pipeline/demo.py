@@ -18,15 +18,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from runtime.network.processes import Say, talk
-from runtime.pipeline.agent import Adaptation, Event
-from runtime.pipeline.pipeline import Pipeline
-from runtime.pipeline.transport import Faults
-from runtime.torch_versions import Store
-from verify.pipeline import PipelineSchedule
-from verify.pipeline.measured import StepRecord
-from verify.pipeline.measured_picture import bars, makespan_ms, side_by_side, text
-from verify.pipeline.picture import svg, trace
+from latecomer.runtime.network.processes import Say, talk
+from latecomer.runtime.pipeline.agent import Adaptation, Event
+from latecomer.runtime.pipeline.pipeline import Pipeline
+from latecomer.runtime.pipeline.transport import Faults
+from latecomer.runtime.torch_versions import Store
+from latecomer.verify.pipeline import PipelineSchedule
+from latecomer.verify.pipeline.measured import StepRecord
+from latecomer.verify.pipeline.measured_picture import bars, makespan_ms, side_by_side, text
+from latecomer.verify.pipeline.picture import svg, trace
 
 VOCABULARY = 64
 LENGTH = 24  # of a sequence

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from verify.errors import ArgumentError
-from verify.pipeline.measured import LinkTimes
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.pipeline.measured import LinkTimes
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from functools import cached_property
 import msgspec
 import torch
 
-from verify.core.verdict import Verdict
-from verify.errors import ArgumentError, ScheduleRefused
-from verify.pipeline import (
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import ArgumentError, ScheduleRefused
+from latecomer.verify.pipeline import (
     PipelineReport,
     PipelineSchedule,
     check,
@@ -24,8 +24,8 @@ from verify.pipeline import (
     read,
     read_csv,
 )
-from verify.pipeline.costs import Costs
-from verify.pipeline.render import render
+from latecomer.verify.pipeline.costs import Costs
+from latecomer.verify.pipeline.render import render
 
 Modules = torch.nn.Module | Mapping[int, torch.nn.Module]
 
@@ -72,8 +72,8 @@ def load(source: str | os.PathLike[str] | PipelineSchedule | VerifiedPipeline) -
     FormatError if the file is malformed; ScheduleRefused, with the report, if it is not proved.
 
     Examples:
-        >>> from runtime.pipeline import load
-        >>> from verify.pipeline import decode_csv
+        >>> from latecomer.runtime.pipeline import load
+        >>> from latecomer.verify.pipeline import decode_csv
         >>> verified = load(decode_csv(b"0F0,0B0\\n1F0,1B0\\n"))  # a VerifiedPipeline
         >>> verified.stages_of(1), verified.report.measures.makespan
         ([1], 6)

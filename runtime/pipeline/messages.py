@@ -22,11 +22,11 @@ from typing import NamedTuple
 import msgspec
 import torch
 
-from runtime.health.diagnosis import WaitFor
-from runtime.pipeline.staging import Staged, Tensors
-from verify.errors import LatecomerError, TensorError
-from verify.pipeline import Action, parse_action
-from verify.pipeline.measured import Transit
+from latecomer.runtime.health.diagnosis import WaitFor
+from latecomer.runtime.pipeline.staging import Staged, Tensors
+from latecomer.verify.errors import LatecomerError, TensorError
+from latecomer.verify.pipeline import Action, parse_action
+from latecomer.verify.pipeline.measured import Transit
 
 MAGIC = b"LCP1"
 PREFIX = struct.Struct("!4sI")
@@ -69,7 +69,7 @@ class MessageHeader(msgspec.Struct, frozen=True):
         return MessageHeader(step, str(receive), time.monotonic(), metas)
 
 
-_header = msgspec.json.Decoder(MessageHeader)  # with the module: see verify.core.format
+_header = msgspec.json.Decoder(MessageHeader)  # with the module: see latecomer.verify.core.format
 
 
 class Name(NamedTuple):

@@ -19,13 +19,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.at_exit import close_at_exit, has_closed
-from runtime.executor.executor import Executor
-from runtime.health.watchdog import Watchdog
-from runtime.network.control_channel import ControlChannel
-from runtime.network.store_exchange import StoreExchange
-from runtime.pipeline.agent import Adaptation, AdaptationAgent, Event
-from runtime.pipeline.load import (
+from latecomer.runtime.at_exit import close_at_exit, has_closed
+from latecomer.runtime.executor.executor import Executor
+from latecomer.runtime.health.watchdog import Watchdog
+from latecomer.runtime.network.control_channel import ControlChannel
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.pipeline.agent import Adaptation, AdaptationAgent, Event
+from latecomer.runtime.pipeline.load import (
     Modules,
     VerifiedPipeline,
     load,
@@ -34,14 +34,14 @@ from runtime.pipeline.load import (
     require_same_shape,
     senders,
 )
-from runtime.pipeline.messages import Mailbox
-from runtime.pipeline.stage import DelegatedStage, Gradients
-from runtime.pipeline.staging import staging_for
-from runtime.pipeline.timing import StepRecorder
-from runtime.pipeline.transport import Faults, Transport
-from runtime.torch_versions import PipelineScheduleRuntime, PrefixStore, Store, store_of
-from verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRefused
-from verify.pipeline import PipelineSchedule
+from latecomer.runtime.pipeline.messages import Mailbox
+from latecomer.runtime.pipeline.stage import DelegatedStage, Gradients
+from latecomer.runtime.pipeline.staging import staging_for
+from latecomer.runtime.pipeline.timing import StepRecorder
+from latecomer.runtime.pipeline.transport import Faults, Transport
+from latecomer.runtime.torch_versions import PipelineScheduleRuntime, PrefixStore, Store, store_of
+from latecomer.verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRefused
+from latecomer.verify.pipeline import PipelineSchedule
 
 CLOSE_S = 10.0  # how long closing waits for the other ranks, and for what is to be sent
 POLL_S = 0.002  # between two looks whether they are done
@@ -79,9 +79,9 @@ class Pipeline:
         On every rank of ``torchrun``, here two; a batch is cut into four microbatches:
 
         >>> import torch, torch.distributed as dist
-        >>> from runtime.pipeline import Adaptation, Pipeline
-        >>> from synth.pipeline import make, plan
-        >>> from verify.pipeline import uniform
+        >>> from latecomer.runtime.pipeline import Adaptation, Pipeline
+        >>> from latecomer.synth.pipeline import make, plan
+        >>> from latecomer.verify.pipeline import uniform
         >>> dist.init_process_group("gloo")
         >>> schedule = plan(make(4, uniform(2), (0, 1))).schedule  # or "pipeline.json"
         >>> stage, loss_fn = torch.nn.Linear(8, 8), torch.nn.functional.mse_loss

@@ -4,7 +4,7 @@ PyTorch's pipeline runtime asks a stage for lists of send and receive operations
 waits for. This stage returns empty lists: a send is handed to the transport at once, and what a
 pass needs is taken from the mailbox when it runs. The passes themselves are PyTorch's own code.
 Relies on private parts of its stage (the outputs of a forward are ``fwd_cache[m][0]``); those that
-differ between versions are in ``runtime.torch_versions``.
+differ between versions are in ``latecomer.runtime.torch_versions``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.executor.executor import Executor
-from runtime.pipeline.staging import Tensors
-from runtime.pipeline.timing import StepRecorder
-from runtime.pipeline.transport import Transport
-from runtime.torch_versions import (
+from latecomer.runtime.executor.executor import Executor
+from latecomer.runtime.pipeline.staging import Tensors
+from latecomer.runtime.pipeline.timing import StepRecorder
+from latecomer.runtime.pipeline.transport import Transport
+from latecomer.runtime.torch_versions import (
     ComputationType,
     PipelineAction,
     PipelineContext,
@@ -34,9 +34,9 @@ from runtime.torch_versions import (
     skip_validation,
     take_input_gradients,
 )
-from runtime.work import AllReduceWork
-from verify.errors import TensorError
-from verify.pipeline import Action
+from latecomer.runtime.work import AllReduceWork
+from latecomer.verify.errors import TensorError
+from latecomer.verify.pipeline import Action
 
 
 class DelegatedStage(PipelineStageBase):

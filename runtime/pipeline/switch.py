@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.network.store_exchange import StoreExchange
 
 COORDINATOR = 0
 
@@ -41,7 +41,7 @@ class Proposal(msgspec.Struct, frozen=True):
     schedule: str
 
 
-PROPOSAL = msgspec.json.Decoder(Proposal)  # with the module: see verify.core.format
+PROPOSAL = msgspec.json.Decoder(Proposal)  # with the module: see latecomer.verify.core.format
 
 
 class Switch:

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from verify.pipeline import Action
-from verify.pipeline.measured import Span, StepRecord
+from latecomer.verify.pipeline import Action
+from latecomer.verify.pipeline.measured import Span, StepRecord
 
 
 class StepRecorder:

@@ -23,16 +23,23 @@ from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any, cast
 
-from runtime.health.watchdog import Watchdog
-from runtime.network.control_channel import ControlChannel
-from runtime.network.mesh import connect
-from runtime.network.store_exchange import StoreExchange
-from runtime.pipeline.load import senders
-from runtime.pipeline.messages import Arrived, Mailbox, MessageHeader, WireError, read, write
-from runtime.pipeline.staging import HostStaging, Staged, Tensors
-from verify.errors import ArgumentError
-from verify.pipeline import Action, PipelineSchedule, parse_action
-from verify.pipeline.measured import Transit
+from latecomer.runtime.health.watchdog import Watchdog
+from latecomer.runtime.network.control_channel import ControlChannel
+from latecomer.runtime.network.mesh import connect
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.pipeline.load import senders
+from latecomer.runtime.pipeline.messages import (
+    Arrived,
+    Mailbox,
+    MessageHeader,
+    WireError,
+    read,
+    write,
+)
+from latecomer.runtime.pipeline.staging import HostStaging, Staged, Tensors
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.pipeline import Action, PipelineSchedule, parse_action
+from latecomer.verify.pipeline.measured import Transit
 
 GOODBYE = MessageHeader(step=-1, action="0RECV_F0", ready_s=0.0, tensors=())  # closed on purpose
 SMALL = 2**16  # bytes up to which a message is written at once, not by the sending thread
@@ -70,7 +77,7 @@ class Faults:
     compute: the sender goes on only when its message has reached the other end.
 
     Examples:
-        >>> from runtime.pipeline import Faults, LinkFault
+        >>> from latecomer.runtime.pipeline import Faults, LinkFault
         >>> faults = Faults([LinkFault(sender=0, receiver=1, latency_s=0.03, first_step=6)])
         >>> faults.delay_s(0, 1, step=6), faults.delay_s(1, 0, step=6)
         ((0.03, 0.0), (0, 0))
@@ -92,7 +99,7 @@ def both_ways(one: int, other: int, **delay: Any) -> tuple[LinkFault, LinkFault]
     """The same delay, as for ``LinkFault``, in both directions between two ranks.
 
     Examples:
-        >>> from runtime.pipeline import Faults, both_ways
+        >>> from latecomer.runtime.pipeline import Faults, both_ways
         >>> Faults(both_ways(1, 2, latency_s=0.03)).delay_s(2, 1, step=0)
         (0.03, 0.0)
     """

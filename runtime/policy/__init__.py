@@ -7,5 +7,6 @@
     auto      as eager, with a wait learned from the delays and the measured links   coordinator
 
 Decisions are pure functions of (now, state, inputs); ``agent``, ``coordinator`` and ``epochs`` are
-sans-IO protocols (``runtime.network.protocol``). They know neither torch nor sockets nor threads.
+sans-IO protocols (``latecomer.runtime.network.protocol``). They know neither torch nor sockets nor
+threads.
 """

@@ -17,15 +17,15 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from runtime.network.clock import Aligned, Clock, Ping, Pong
-from runtime.network.protocol import Protocol
-from runtime.policy.arrivals import Arrival
-from runtime.policy.coordinator import QUIET, Coordinator, Fault, disagreement
-from runtime.policy.epochs import EpochCommit
-from runtime.policy.head import Head
-from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, PolicyMessage
-from runtime.policy.options import DETERMINISTIC, PolicyInputs
-from runtime.policy.rules import RULES, next_epoch, predicted, small, static
+from latecomer.runtime.network.clock import Aligned, Clock, Ping, Pong
+from latecomer.runtime.network.protocol import Protocol
+from latecomer.runtime.policy.arrivals import Arrival
+from latecomer.runtime.policy.coordinator import QUIET, Coordinator, Fault, disagreement
+from latecomer.runtime.policy.epochs import EpochCommit
+from latecomer.runtime.policy.head import Head
+from latecomer.runtime.policy.messages import NATIVE, Arrive, Decide, Decision, PolicyMessage
+from latecomer.runtime.policy.options import DETERMINISTIC, PolicyInputs
+from latecomer.runtime.policy.rules import RULES, next_epoch, predicted, small, static
 
 SWITCHED_OFF = Decision(NATIVE, (), "switched off")
 KEPT_SIZES = 256  # of buffers, for which what needs no message is decided once

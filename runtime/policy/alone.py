@@ -1,7 +1,7 @@
 """A group of one rank: its all-reduces are done as soon as they are submitted.
 
 So that a script runs unchanged in one process, as it does at its author's desk before it meets a
-cluster: with the same handle, and with records for ``runtime.watch``.
+cluster: with the same handle, and with records for ``latecomer.watch``.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections import deque
 
 import torch
 
-from runtime.at_exit import close_at_exit, has_closed
-from runtime.network.clock import Alignment
-from runtime.network.store_exchange import StoreExchange
-from runtime.policy.options import Options
-from runtime.telemetry.recorder import OperationRecorder
-from runtime.telemetry.records import NATIVE, Record
-from runtime.torch_versions import Store
-from runtime.work import AllReduceWork, require_summable
-from verify.errors import LatecomerError
+from latecomer.runtime.at_exit import close_at_exit, has_closed
+from latecomer.runtime.network.clock import Alignment
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.policy.options import Options
+from latecomer.runtime.telemetry.recorder import OperationRecorder
+from latecomer.runtime.telemetry.records import NATIVE, Record
+from latecomer.runtime.torch_versions import Store
+from latecomer.runtime.work import AllReduceWork, require_summable
+from latecomer.verify.errors import LatecomerError
 
 REASON = "a group of one: there is nothing to sum"
 

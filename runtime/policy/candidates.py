@@ -1,7 +1,7 @@
 """The schedules that decisions may choose from; all ranks have the same.
 
-Up to ``MOST_RANKS_SEARCHED`` ranks rank 0 lets ``synth.candidates`` make some at the start, and
-proves them; the others get them through the store, and prove each of them themselves.
+Up to ``MOST_RANKS_SEARCHED`` ranks rank 0 lets ``latecomer.synth.candidates`` make some at the
+start, and proves them; the others get them through the store, and prove each of them themselves.
 
 On machines of several ranks it makes two-level ones for one late rank, too; the runtime renames
 whole machines and ranks within them, so these serve whichever rank is late.
@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from runtime.executor.closed_form import ClosedFormPart
-from runtime.executor.load import Runnable, load
-from runtime.network.store_exchange import StoreExchange
-from runtime.policy.cost_model import Phase, ScheduleCandidate, TwoLevelCompletion
-from runtime.policy.machines import ALONE
-from verify.core.format import decode
-from verify.output import encode
+from latecomer.runtime.executor.closed_form import ClosedFormPart
+from latecomer.runtime.executor.load import Runnable, load
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.policy.cost_model import Phase, ScheduleCandidate, TwoLevelCompletion
+from latecomer.runtime.policy.machines import ALONE
+from latecomer.verify.core.format import decode
+from latecomer.verify.output import encode
 
 if TYPE_CHECKING:
-    from synth.cost import Cost
+    from latecomer.synth.cost import Cost
 
 MOST_RANKS_SEARCHED = 32  # beyond it only closed forms, for one late rank: searches take minutes
 CLASSES = (8, 1, 2, 4, 16, 32, 64, 128, 256)
@@ -42,7 +42,9 @@ class OfferedCandidate(msgspec.Struct, frozen=True):
     schedule: msgspec.Raw
 
 
-OFFER = msgspec.json.Decoder(list[OfferedCandidate])  # with the module: see verify.core.format
+OFFER = msgspec.json.Decoder(
+    list[OfferedCandidate]
+)  # with the module: see latecomer.verify.core.format
 
 RunnableCandidate = tuple[Runnable, ScheduleCandidate]
 
@@ -78,7 +80,12 @@ def _made(ranks: int, most_late: int, ranks_per_machine: int) -> tuple[RunnableC
 
     ``synth`` has proved these, too, but nothing runs that ``load`` has not let in.
     """
-    from synth.candidates import costs, searched, two_level_completion_costs, two_level_schedules
+    from latecomer.synth.candidates import (
+        costs,
+        searched,
+        two_level_completion_costs,
+        two_level_schedules,
+    )
 
     proved: list[RunnableCandidate] = []
     for name, schedule in searched(ranks, most_late):
@@ -116,7 +123,7 @@ def _proved(offer: str) -> tuple[RunnableCandidate, ...]:
 
 def _closed_form(ranks: int, rank: int, chunks: int) -> RunnableCandidate:
     """The closed form for one late rank; its part is made when a buffer first wants it."""
-    from synth.candidates import closed_form_costs
+    from latecomer.synth.candidates import closed_form_costs
 
     schedule = ClosedFormPart(ranks, rank, chunks)
     waiting, completion = _phases(closed_form_costs(ranks, chunks))

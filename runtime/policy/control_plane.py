@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from runtime.network.clock import Aligned, Alignment, Ping, Pong
-from runtime.network.control_channel import ControlChannel
-from runtime.network.protocol import ProtocolRunner
-from runtime.policy.agent import Decided, RankAgent
-from runtime.policy.coordinator import Fault
-from runtime.policy.messages import Decision, PolicyMessage
+from latecomer.runtime.network.clock import Aligned, Alignment, Ping, Pong
+from latecomer.runtime.network.control_channel import ControlChannel
+from latecomer.runtime.network.protocol import ProtocolRunner
+from latecomer.runtime.policy.agent import Decided, RankAgent
+from latecomer.runtime.policy.coordinator import Fault
+from latecomer.runtime.policy.messages import Decision, PolicyMessage
 
 
 class ControlPlaneClosed(Exception):
@@ -63,7 +63,7 @@ class ControlPlane(ProtocolRunner[PolicyMessage, Aligned | Decided | Fault]):
         on_device: bool = False,
         is_off: bool = False,
     ) -> None:
-        """This rank comes to an operation; see :meth:`runtime.policy.agent.RankAgent.arrive`."""
+        """This rank comes to an operation, as in :meth:`RankAgent.arrive`."""
         arrive = partial(self._agent.arrive, operation, nbytes, kind)
         self.run(lambda now_s: arrive(now_s, on_device=on_device, is_off=is_off))
 

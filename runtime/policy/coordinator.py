@@ -20,14 +20,14 @@ import operator
 import statistics
 from dataclasses import dataclass
 
-from runtime.network.clock import Clock
-from runtime.network.protocol import Protocol
-from runtime.policy.arrivals import Arrival, BufferSignature
-from runtime.policy.cost_model import Times
-from runtime.policy.epochs import EpochCommit
-from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, PolicyMessage
-from runtime.policy.options import PolicyInputs
-from runtime.policy.rules import RULES, OperationState
+from latecomer.runtime.network.clock import Clock
+from latecomer.runtime.network.protocol import Protocol
+from latecomer.runtime.policy.arrivals import Arrival, BufferSignature
+from latecomer.runtime.policy.cost_model import Times
+from latecomer.runtime.policy.epochs import EpochCommit
+from latecomer.runtime.policy.messages import NATIVE, Arrive, Decide, Decision, PolicyMessage
+from latecomer.runtime.policy.options import PolicyInputs
+from latecomer.runtime.policy.rules import RULES, OperationState
 
 QUIET = Decision(NATIVE, (), "no straggler lately: no rank asks")
 REMEMBERED = 1024

@@ -34,8 +34,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from runtime.policy.messages import NATIVE
-from verify.errors import ArgumentError
+from latecomer.runtime.policy.messages import NATIVE
+from latecomer.verify.errors import ArgumentError
 
 LEAST_GAIN = 0.02  # of the native time: what a schedule must promise to gain, or native runs
 
@@ -61,7 +61,7 @@ class MachinesProfile(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """What ``python -m runtime profile`` measures: the library's all-reduce, and our executor."""
+    """What ``latecomer profile`` measures: the library's all-reduce, and our executor."""
 
     ranks: int
     native: AlphaBeta
@@ -79,15 +79,15 @@ class Profile(msgspec.Struct, frozen=True):
         return self.native.seconds(hops, hops / self.ranks, nbytes)
 
 
-PROFILE = msgspec.json.Decoder(Profile)  # with the module: see verify.core.format
+PROFILE = msgspec.json.Decoder(Profile)  # with the module: see latecomer.verify.core.format
 
 
 def read(path: str | os.PathLike[str]) -> Profile:
-    """The profile in a file that ``python -m runtime profile`` wrote; else ArgumentError."""
+    """The profile in a file that ``latecomer profile`` wrote; else ArgumentError."""
     try:
         return PROFILE.decode(Path(path).read_bytes())
     except (OSError, msgspec.DecodeError) as error:
-        remedy = "Make one with: torchrun ... -m runtime profile"
+        remedy = "Make one with: torchrun ... -m latecomer profile"
         problem = f"is no profile ({error})"
         raise ArgumentError("profile", os.fspath(path), problem, remedy) from None
 

@@ -6,8 +6,8 @@
        ├── decided ──> start                   at once, where all ranks know how it runs
        └── maker                               what the size's number of chunks needs, if it is new
 
-    start ──> native                           runtime.executor.native
-       └────> executor                         runtime.executor.executor
+    start ──> native                           latecomer.runtime.executor.native
+       └────> executor                         latecomer.runtime.executor.executor
 
 All ranks submit in the same order and act on the same decision for the same operation, and each
 starts its operations in that order, whichever of its threads does; so the executor and the native
@@ -20,7 +20,7 @@ program may have to be built, a tensor divided. The thread that moves the data d
 thread has to stand by for it.
 
 On a device with streams (CUDA) both ways are one engine's, and the thread that submits starts all
-operations: it finds each decision made (``runtime.policy.on_device``).
+operations: it finds each decision made (``latecomer.runtime.policy.on_device``).
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from collections.abc import Callable
 
 import torch
 
-from runtime.at_exit import close_at_exit, has_closed
-from runtime.device.choice import make_executor
-from runtime.executor.load import Runnable
-from runtime.executor.native import native_way
-from runtime.executor.nccl.streams import Device, device_of
-from runtime.health.diagnosis import WaitFor
-from runtime.health.native_work import NativeWaits, reason
-from runtime.network.store_exchange import StoreExchange
-from runtime.policy.agent import RankAgent
-from runtime.policy.candidates import candidates
-from runtime.policy.control_plane import ControlPlane, ControlPlaneClosed
-from runtime.policy.coordinator import Fault
-from runtime.policy.cost_model import Profile
-from runtime.policy.machines import ALONE, ranks_per_machine
-from runtime.policy.messages import NATIVE, Decision
-from runtime.policy.on_device import on_device, require_no_capture
-from runtime.policy.options import LEARNING, Options, PolicyInputs, require_equal
-from runtime.policy.profile import shared_profile
-from runtime.telemetry.recorder import DispatcherRecorder, Rounds
-from runtime.telemetry.records import NATIVE as NATIVE_WAY
-from runtime.torch_versions import PrefixStore, Store
-from runtime.work import ON_HOST, AllReduceWork
-from verify.errors import ArgumentError, LatecomerError, RankFailure
+from latecomer.runtime.at_exit import close_at_exit, has_closed
+from latecomer.runtime.device.choice import make_executor
+from latecomer.runtime.executor.load import Runnable
+from latecomer.runtime.executor.native import native_way
+from latecomer.runtime.executor.nccl.streams import Device, device_of
+from latecomer.runtime.health.diagnosis import WaitFor
+from latecomer.runtime.health.native_work import NativeWaits, reason
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.policy.agent import RankAgent
+from latecomer.runtime.policy.candidates import candidates
+from latecomer.runtime.policy.control_plane import ControlPlane, ControlPlaneClosed
+from latecomer.runtime.policy.coordinator import Fault
+from latecomer.runtime.policy.cost_model import Profile
+from latecomer.runtime.policy.machines import ALONE, ranks_per_machine
+from latecomer.runtime.policy.messages import NATIVE, Decision
+from latecomer.runtime.policy.on_device import on_device, require_no_capture
+from latecomer.runtime.policy.options import LEARNING, Options, PolicyInputs, require_equal
+from latecomer.runtime.policy.profile import shared_profile
+from latecomer.runtime.telemetry.recorder import DispatcherRecorder, Rounds
+from latecomer.runtime.telemetry.records import NATIVE as NATIVE_WAY
+from latecomer.runtime.torch_versions import PrefixStore, Store
+from latecomer.runtime.work import ON_HOST, AllReduceWork
+from latecomer.verify.errors import ArgumentError, LatecomerError, RankFailure
 
 CLOSE_S = 5.0
 AT_ONCE_S = 0.2  # how long a native operation is waited for that is given up
@@ -70,11 +70,12 @@ class AllReduceDispatcher:
     """Sums tensors over a group of ranks, each operation as is decided for it.
 
     Args:
-        store, rank, size, timeout_s, native_waits: see ``runtime.Executor``.
+        store, rank, size, timeout_s, native_waits: see ``latecomer.Executor``.
         options: the same on all ranks.
         profile: measured latency and bandwidth (rank 0's counts); default: they are measured now,
             which takes a few operations of 2 MiB.
-        device: see ``runtime.Executor``; what modes are on a device: ``runtime.policy.on_device``.
+        device: see ``latecomer.Executor``; what modes are on a device:
+            ``latecomer.runtime.policy.on_device``.
 
     Raises:
         ArgumentError: a mode that can't run on the device, or ranks with different options.
@@ -179,7 +180,7 @@ class AllReduceDispatcher:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
 
         All ranks submit tensors of equal size and dtype in the same order. What else is asked of
-        them, and what is raised: see ``runtime.Executor.submit``; ArgumentError in a capture by
+        them, and what is raised: see ``latecomer.Executor.submit``; ArgumentError in a capture by
         a graph, where the mode decides.
         """
         streams = self.executor.streams
@@ -243,7 +244,7 @@ class AllReduceDispatcher:
 
     @property
     def timeout_s(self) -> float:
-        """See ``runtime.Executor``."""
+        """See ``latecomer.Executor``."""
         return self.executor.timeout_s
 
     @timeout_s.setter

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from runtime.network.protocol import Protocol
-from runtime.policy.messages import Answer, Ask, Epoch, EpochMessage, Outcome, Propose
+from latecomer.runtime.network.protocol import Protocol
+from latecomer.runtime.policy.messages import Answer, Ask, Epoch, EpochMessage, Outcome, Propose
 
 RETRY_S = 0.05  # between two times that the same thing is sent
 PATIENCE_S = 1.0  # then an epoch that not all have accepted is void: nobody waits, nothing changes

@@ -21,11 +21,11 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from runtime.network.protocol import Protocol
-from runtime.policy.arrivals import Arrival, ArrivalState
-from runtime.policy.messages import Arrive, Decide, PolicyMessage
-from runtime.policy.options import PolicyInputs
-from runtime.policy.rules import RULES
+from latecomer.runtime.network.protocol import Protocol
+from latecomer.runtime.policy.arrivals import Arrival, ArrivalState
+from latecomer.runtime.policy.messages import Arrive, Decide, PolicyMessage
+from latecomer.runtime.policy.options import PolicyInputs
+from latecomer.runtime.policy.rules import RULES
 
 TOGETHER_S = 0.001  # arrivals within it are told in one message
 RETRY_S = 0.1  # before it asks again: well above a round trip through busy links

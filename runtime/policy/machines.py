@@ -14,9 +14,9 @@ from contextlib import contextmanager
 
 import torch
 
-from runtime.executor.native import NativeAllReduce
-from runtime.network.store_exchange import StoreExchange
-from runtime.policy.cost_model import AlphaBeta, MachinesProfile
+from latecomer.runtime.executor.native import NativeAllReduce
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.policy.cost_model import AlphaBeta, MachinesProfile
 
 Sum = Callable[[torch.Tensor], object]  # sums a tensor in place; returns when that is done
 MeasureCost = Callable[[Sum | None, float, float], AlphaBeta]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from runtime.network.clock import Ping, Pong
-from runtime.policy.arrivals import Arrival, BufferSignature
+from latecomer.runtime.network.clock import Ping, Pong
+from latecomer.runtime.policy.arrivals import Arrival, BufferSignature
 
 NATIVE = -1  # the candidate that stands for the library's own all-reduce
 

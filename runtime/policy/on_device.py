@@ -10,8 +10,8 @@ earlier ones is known at once, on all ranks alike:
     auto              as predict: it is what remains of it without a wait, and each record says so
     eager             refused: it is nothing but that wait
 
-The policy is the same code (``runtime.policy``). A host waits only where an epoch that begins at
-its operation is being agreed on: for a round trip, however late any device is.
+The policy is the same code (``latecomer.runtime.policy``). A host waits only where an epoch that
+begins at its operation is being agreed on: for a round trip, however late any device is.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from runtime.executor.nccl.streams import Device
-from runtime.policy.options import Options
-from verify.errors import ArgumentError
+from latecomer.runtime.executor.nccl.streams import Device
+from latecomer.runtime.policy.options import Options
+from latecomer.verify.errors import ArgumentError
 
 AUTO_PREDICTS = "mode auto predicts on a device: "
 

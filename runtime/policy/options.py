@@ -8,11 +8,11 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
-from runtime.device.option import OnDevice
-from runtime.network.store_exchange import StoreExchange
-from runtime.policy.cost_model import Profile, ScheduleCandidate, Times, times
-from runtime.policy.history import History, ModelCorrection
-from verify.errors import ArgumentError
+from latecomer.runtime.device.option import OnDevice
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.policy.cost_model import Profile, ScheduleCandidate, Times, times
+from latecomer.runtime.policy.history import History, ModelCorrection
+from latecomer.verify.errors import ArgumentError
 
 Mode = Literal["native", "static", "predict", "eager", "auto"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -29,7 +29,7 @@ and operation: 23 at 1,024 ranks (docs/explanation/auto.md)."""
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the modes, the same on all ranks; see :func:`runtime.configure` (also: errors)."""
+    """Options of the modes, the same on all ranks; :func:`latecomer.configure` has the errors."""
 
     mode: Mode = "auto"
     late: tuple[int, ...] = ()

@@ -5,7 +5,7 @@ as a ring and the schedule as all its rounds one after the other; a line through
 seconds per message and per byte. It is repeated until the least three times of every rank agree
 within a tenth, so that a job and the next one on the same machines come to the same decisions; this
 takes a few operations of ``LARGE`` bytes on a quiet machine, and about ``MOST_S`` on a busy one.
-``python -m runtime profile`` under ``torchrun`` does just this, and writes the file.
+``latecomer profile`` under ``torchrun`` does just this, and writes the file.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any
 import msgspec
 import torch
 
-from runtime.network.store_exchange import StoreExchange
-from runtime.policy.cost_model import PROFILE, AlphaBeta, Profile, ScheduleCandidate
-from runtime.policy.machines import measure_machines
-from runtime.policy.options import Options
-from runtime.torch_versions import PrefixStore, Store, TCPStore
-from verify.errors import ArgumentError, RankFailure
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.policy.cost_model import PROFILE, AlphaBeta, Profile, ScheduleCandidate
+from latecomer.runtime.policy.machines import measure_machines
+from latecomer.runtime.policy.options import Options
+from latecomer.runtime.torch_versions import PrefixStore, Store, TCPStore
+from latecomer.verify.errors import ArgumentError, RankFailure
 
 SMALL = 2**14  # bytes
 LARGE = 2**21  # bytes: a start costs a few operations of these
@@ -119,7 +119,7 @@ def shared_profile(
 
 def _require_same_network(profile: Profile, ranks: int, hosts: tuple[int, ...]) -> None:
     """ArgumentError for a profile of another number of ranks, or of ranks on other hosts."""
-    remedy = "Measure anew: torchrun ... -m runtime profile, or leave it out"
+    remedy = "Measure anew: torchrun ... -m latecomer profile, or leave it out"
     if profile.ranks != ranks:
         text = f"was measured with {profile.ranks} ranks, this group has {ranks}"
         raise ArgumentError("profile", f"of {profile.ranks} ranks", text, remedy)
@@ -146,7 +146,7 @@ def _warn_if_different(profile: Profile, native: TimedSum, device: torch.device,
     if rank == 0 and not 1 / DIFFERENT <= ratio <= DIFFERENT:
         logger.warning(
             "the profile may be of another network: the native all-reduce of 2 MiB took %.3g ms, "
-            "%.3g ms by the profile. Measure anew: torchrun ... -m runtime profile",
+            "%.3g ms by the profile. Measure anew: torchrun ... -m latecomer profile",
             measured_s * 1e3,
             predicted_s * 1e3,
         )
@@ -161,7 +161,7 @@ def run(dispatch: Callable[..., Any], out: Path, *, timeout_s: float = 300.0) ->
     """
     for name in VARIABLES:
         if name not in os.environ:
-            remedy = "Start it with: torchrun --nproc-per-node N -m runtime profile"
+            remedy = "Start it with: torchrun --nproc-per-node N -m latecomer profile"
             raise ArgumentError(name, None, "must be set: there is no job to measure", remedy)
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])

@@ -16,11 +16,18 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from runtime.policy.arrivals import ArrivalState
-from runtime.policy.cost_model import LEAST_GAIN, Times, Wait, break_even, learned, worth_s
-from runtime.policy.history import LATELY
-from runtime.policy.messages import NATIVE, Decision, Epoch
-from runtime.policy.options import PolicyInputs
+from latecomer.runtime.policy.arrivals import ArrivalState
+from latecomer.runtime.policy.cost_model import (
+    LEAST_GAIN,
+    Times,
+    Wait,
+    break_even,
+    learned,
+    worth_s,
+)
+from latecomer.runtime.policy.history import LATELY
+from latecomer.runtime.policy.messages import NATIVE, Decision, Epoch
+from latecomer.runtime.policy.options import PolicyInputs
 
 PATIENCE = "missing for longer than a needless start would cost"
 ENOUGH = 4  # of them those in which a rank was as late as now, before lateness is learned from

@@ -19,14 +19,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.at_exit import close_at_exit, has_closed
-from runtime.executor.nccl.groups import nccl
-from runtime.health.native_work import NativeWaits, NativeWork
-from runtime.network.store_exchange import StoreExchange
-from runtime.process_group import reductions
-from runtime.process_group.starting import CLOSE_S, AllReduceEngine, Starting
-from runtime.torch_versions import PrefixStore, Store, Work, count_operations, own_connection
-from runtime.work import SUMMABLE, PendingWork, unsummable
+from latecomer.runtime.at_exit import close_at_exit, has_closed
+from latecomer.runtime.executor.nccl.groups import nccl
+from latecomer.runtime.health.native_work import NativeWaits, NativeWork
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.process_group import reductions
+from latecomer.runtime.process_group.starting import CLOSE_S, AllReduceEngine, Starting
+from latecomer.runtime.torch_versions import (
+    PrefixStore,
+    Store,
+    Work,
+    count_operations,
+    own_connection,
+)
+from latecomer.runtime.work import SUMMABLE, PendingWork, unsummable
 
 logger = logging.getLogger("latecomer")
 GLOO = dist.ProcessGroup.BackendType.GLOO
@@ -134,7 +140,7 @@ class Collectives:
         """At the end of the program: release our all-reduces; ``at_once``: without waiting.
 
         A start under way is in torch, on a thread that can't be ended: it has longer here, where
-        one that comes back later would abort the process (:mod:`runtime.at_exit`).
+        one that comes back later would abort the process (:mod:`latecomer.runtime.at_exit`).
         """
         self._close(0.0 if at_once else LAST_START_S, at_once=at_once)
 

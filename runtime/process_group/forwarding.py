@@ -2,7 +2,7 @@
 
 On every torch it is a Python ``ProcessGroup`` of which each collective is overridden: what torch's
 base class would run instead, it would run with the GIL held
-(``runtime.process_group.collectives``).
+(``latecomer.runtime.process_group.collectives``).
 
 From torch 2.14 on a Python class can also be a c10d ``Backend``. Then the collectives of the group
 go through torch's own dispatcher to :class:`LatecomerBackend`, so that the hooks of a process group
@@ -23,8 +23,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.process_group.collectives import Collectives
-from runtime.torch_versions import (
+from latecomer.runtime.process_group.collectives import Collectives
+from latecomer.runtime.torch_versions import (
     PYTHON_BACKENDS,
     Backend,
     BarrierOptions,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.work import INTEGERS
+from latecomer.runtime.work import INTEGERS
 
 IN_PLACE = "allreduce allreduce_coalesced reduce"
 SCATTERING = """

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 import torch
 
-from runtime.health.native_work import FailureDetector
-from runtime.work import AllReduceWork
-from verify.errors import LatecomerError
+from latecomer.runtime.health.native_work import FailureDetector
+from latecomer.runtime.work import AllReduceWork
+from latecomer.verify.errors import LatecomerError
 
 CLOSE_S = 5.0  # how long closing waits for a start that is under way
 

@@ -1,8 +1,8 @@
 """What an operation's result must be, given the datagrams of it that did not arrive.
 
-With the records of all ranks (``runtime.optireduce.missing``) the result is known to the last bit,
-lost datagrams or not: loss is no excuse for a wrong sum, and no sum is called wrong because of a
-loss.
+With the records of all ranks (``latecomer.runtime.optireduce.missing``) the result is known to the
+last bit, lost datagrams or not: loss is no excuse for a wrong sum, and no sum is called wrong
+because of a loss.
 """
 
 from __future__ import annotations
@@ -13,10 +13,16 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from runtime.network.store_exchange import StoreExchange
-from runtime.optireduce.missing import Missing
-from runtime.selftest.conformance import TIMEOUT_S, Case, ConformanceError, compare, require
-from runtime.torch_versions import Store
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.optireduce.missing import Missing
+from latecomer.runtime.selftest.conformance import (
+    TIMEOUT_S,
+    Case,
+    ConformanceError,
+    compare,
+    require,
+)
+from latecomer.runtime.torch_versions import Store
 
 
 def expected(
@@ -60,7 +66,7 @@ def expected(
 
 
 class Audit:
-    """The check of :func:`runtime.selftest.conformance.run` for OptiReduce, on one rank.
+    """The check of :func:`latecomer.runtime.selftest.conformance.run` for OptiReduce, on one rank.
 
     After each case the ranks send each other their records; every element of every rank's result
     must then be what follows from them. Loss is no failure: ``due`` and ``lost`` count datagrams,

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import torch
 
-from runtime.network.store_exchange import StoreExchange
-from runtime.torch_versions import Store
-from runtime.work import SUMMABLE
-from verify.errors import LatecomerError
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.torch_versions import Store
+from latecomer.runtime.work import SUMMABLE
+from latecomer.verify.errors import LatecomerError
 
 AllReduce = Callable[[torch.Tensor, bool], torch.Tensor]
 """(tensor, average) -> the tensor, reduced in place."""

@@ -1,4 +1,4 @@
-"""``python -m runtime selftest``: the conformance suite on the user's own machine.
+"""``latecomer selftest``: the conformance suite on the user's own machine.
 
 Starts one process per rank (on one GPU, all NCCL ranks on that GPU: NCCL takes them for different
 hosts by ``NCCL_HOSTID`` and lets them talk over sockets) and runs the suite several times:
@@ -23,22 +23,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime import backend
-from runtime.config import configure
-from runtime.executor.executor import Executor
-from runtime.executor.load import Verified, load
-from runtime.executor.nccl.streams import take_gpu
-from runtime.network.processes import Say, passes, talk
-from runtime.optireduce.engine import OptiReduceEngine
-from runtime.optireduce.hadamard import FLOATS
-from runtime.optireduce.loss import LossStats
-from runtime.optireduce.missing import Missing
-from runtime.optireduce.options import Options
-from runtime.selftest import conformance
-from runtime.selftest.audit import Audit
-from runtime.torch_versions import PrefixStore, Store
-from verify.core.schedule import Schedule
-from verify.errors import ArgumentError
+from latecomer.runtime import backend
+from latecomer.runtime.config import configure
+from latecomer.runtime.executor.executor import Executor
+from latecomer.runtime.executor.load import Verified, load
+from latecomer.runtime.executor.nccl.streams import take_gpu
+from latecomer.runtime.network.processes import Say, passes, talk
+from latecomer.runtime.optireduce.engine import OptiReduceEngine
+from latecomer.runtime.optireduce.hadamard import FLOATS
+from latecomer.runtime.optireduce.loss import LossStats
+from latecomer.runtime.optireduce.missing import Missing
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.selftest import conformance
+from latecomer.runtime.selftest.audit import Audit
+from latecomer.runtime.torch_versions import PrefixStore, Store
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.errors import ArgumentError
 
 TIMEOUT_S = conformance.TIMEOUT_S
 LATE_S = 0.002  # how much later each late rank comes than the one before it

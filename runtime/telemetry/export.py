@@ -20,11 +20,11 @@ from prometheus_client import write_to_textfile
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from runtime.telemetry.origin import ORIGIN
-from runtime.telemetry.records import Rank, Record, Round, Stage
-from runtime.telemetry.summary import Summary
-from verify.report import trace_events
-from verify.report.trace_events import Event
+from latecomer.runtime.telemetry.origin import ORIGIN
+from latecomer.runtime.telemetry.records import Rank, Record, Round, Stage
+from latecomer.runtime.telemetry.summary import Summary
+from latecomer.verify.report import trace_events
+from latecomer.verify.report.trace_events import Event
 
 Meaning = tuple[str, str | dict[str, str]]
 """What a metric says, and the attribute of a line of the table; or several, by another label."""

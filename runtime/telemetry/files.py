@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from runtime.telemetry.origin import Origin
-from runtime.telemetry.records import Record, Round, Stage, UbtStep
+from latecomer.runtime.telemetry.origin import Origin
+from latecomer.runtime.telemetry.records import Record, Round, Stage, UbtStep
 
 NAME = re.compile(r"rank(\d{1,9})-(\d{6,12})\.jsonl", re.ASCII)
 

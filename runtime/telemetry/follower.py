@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from runtime.telemetry.files import DECODER, FileName, Line, State, files_in
-from runtime.telemetry.origin import Origin
-from runtime.telemetry.records import Rank, Record, Round, Stage, UbtStep
-from verify.errors import FormatError
+from latecomer.runtime.telemetry.files import DECODER, FileName, Line, State, files_in
+from latecomer.runtime.telemetry.origin import Origin
+from latecomer.runtime.telemetry.records import Rank, Record, Round, Stage, UbtStep
+from latecomer.verify.errors import FormatError
 
 KEPT_ARRIVALS = 200_000  # operations times ranks that are remembered
 FEWEST_KEPT = 1_000  # operations of each rank, however many ranks there are
@@ -125,7 +125,7 @@ class Follower:
     """Follows the newest watch in a directory.
 
     Args:
-        directory: that of ``runtime.watch(directory=...)``.
+        directory: that of ``latecomer.watch(directory=...)``.
         patience: looks for which operations wait until the files of all ranks are there.
     """
 
@@ -143,7 +143,7 @@ class Follower:
         """Read what is new.
 
         Raises:
-            FormatError: there is no such directory, or nothing of ``runtime.watch`` in it.
+            FormatError: there is no such directory, or nothing of ``latecomer.watch`` in it.
         """
         try:
             names = files_in(self.directory)
@@ -158,7 +158,7 @@ class Follower:
             self._read_origin(name)
         watches = {file.origin.watch for file in self._files.values() if file.origin}
         if not watches:
-            problem = "has no files of a watch: give it to runtime.watch(directory=...)"
+            problem = "has no files of a watch: give it to latecomer.watch(directory=...)"
             raise FormatError(os.fspath(self.directory), problem)
         self._show(max(watches))
 

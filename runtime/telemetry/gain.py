@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runtime.telemetry.records import NATIVE, Record
+from latecomer.runtime.telemetry.records import NATIVE, Record
 
 ENOUGH = 3  # native operations of a size: of two, nobody knows which one was unusual
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from runtime.telemetry.follower import Follower
+from latecomer.runtime.telemetry.follower import Follower
 
 
 class JobMetrics(Collector):

@@ -19,11 +19,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from runtime.at_exit import close_at_exit, has_closed
-from runtime.telemetry.files import Line, State, encode
-from runtime.telemetry.recorder import Event, OperationRecorder
-from runtime.telemetry.records import Record, Round, Stage, UbtStep
-from runtime.telemetry.writer import RankFiles
+from latecomer.runtime.at_exit import close_at_exit, has_closed
+from latecomer.runtime.telemetry.files import Line, State, encode
+from latecomer.runtime.telemetry.recorder import Event, OperationRecorder
+from latecomer.runtime.telemetry.records import Record, Round, Stage, UbtStep
+from latecomer.runtime.telemetry.writer import RankFiles
 
 PERIOD_S = 0.5  # between two looks: what a killed job has not told is younger than about a second
 STATE_S = 2.0  # between two lines on where the rank stands, also while nothing happens

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from verify.version import version
+from latecomer.verify.version import version
 
 NAMES_OF_JOB = ("LATECOMER_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 """Environment variables that name a job; the first that is set counts."""

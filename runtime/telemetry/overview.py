@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from runtime.telemetry.follower import Follower
-from runtime.telemetry.summary import Line, summarize
+from latecomer.runtime.telemetry.follower import Follower
+from latecomer.runtime.telemetry.summary import Line, summarize
 
 MOST_ROWS = 24  # ranks in the terminal
 SHOWN = 5  # ways, reasons and losses in the terminal

@@ -1,4 +1,4 @@
-"""What ``runtime.watch`` watches: a recorder of each dispatcher and OptiReduce engine there is."""
+"""What ``latecomer.watch`` watches: a recorder of each dispatcher and OptiReduce engine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from runtime.network.clock import Alignment
-from runtime.network.store_exchange import StoreExchange
-from runtime.telemetry.records import Rank, Record, Round, Stage, UbtStep
-from runtime.work import AllReduceWork, Observer
+from latecomer.runtime.network.clock import Alignment
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.telemetry.records import Rank, Record, Round, Stage, UbtStep
+from latecomer.runtime.work import AllReduceWork, Observer
 
 Event = Record | Round | Stage
 Kind = TypeVar("Kind", bound=Event)

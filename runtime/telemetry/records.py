@@ -1,13 +1,13 @@
 """What a rank remembers of each operation: when it came, what was decided and why, when done.
 
-Times are seconds on the reference rank's clock (``runtime.network.clock``).
+Times are seconds on the reference rank's clock (``latecomer.runtime.network.clock``).
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from runtime.telemetry.origin import Origin
+from latecomer.runtime.telemetry.origin import Origin
 
 NATIVE = "native"
 
@@ -87,4 +87,4 @@ class Rank(msgspec.Struct, frozen=True):
     origin: Origin | None = None  # who, when and where; unknown in traces of earlier versions
 
 
-RANK = msgspec.json.Decoder(Rank)  # with the module: see verify.core.format
+RANK = msgspec.json.Decoder(Rank)  # with the module: see latecomer.verify.core.format

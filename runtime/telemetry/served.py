@@ -10,8 +10,8 @@ from typing import NamedTuple
 from prometheus_client import start_http_server
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from runtime.telemetry.origin import local_rank
-from verify.errors import ArgumentError
+from latecomer.runtime.telemetry.origin import local_rank
+from latecomer.verify.errors import ArgumentError
 
 VARIABLE = "LATECOMER_PROMETHEUS"
 LOOPBACK = "127.0.0.1"  # what is served has no password, so others are let in on request only

@@ -1,6 +1,6 @@
 """Who is late and what was lost, as a table: watches this job's all-reduces in a ``with`` block.
 
-    with runtime.watch() as w:
+    with latecomer.watch() as w:
         train()
     print(w.summary())
 
@@ -9,7 +9,7 @@ remember of the operations meanwhile; nothing is sent for it before, but for pin
 clocks. Every rank gets the whole.
 
 While the block runs, each rank by itself can write what happens to files, count it for Prometheus,
-and tell it to a callback (:mod:`runtime.telemetry.live`).
+and tell it to a callback (:mod:`latecomer.runtime.telemetry.live`).
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from pathlib import Path
 
 import msgspec
 
-from runtime.telemetry import export
-from runtime.telemetry.files import Line, encode
-from runtime.telemetry.live import Journal, Periodic
-from runtime.telemetry.origin import Origin, new_watch, origin
-from runtime.telemetry.recorder import LIVE, OperationRecorder, Watchable
-from runtime.telemetry.records import RANK, Rank
-from runtime.telemetry.served import Address, address, own_address, serve_if_possible
-from runtime.telemetry.steps import OnStep, Steps
-from runtime.telemetry.summary import Summary, summarize
-from runtime.telemetry.tally import Tally
-from runtime.telemetry.writer import RankFiles
-from verify.errors import ArgumentError, RankFailure
+from latecomer.runtime.telemetry import export
+from latecomer.runtime.telemetry.files import Line, encode
+from latecomer.runtime.telemetry.live import Journal, Periodic
+from latecomer.runtime.telemetry.origin import Origin, new_watch, origin
+from latecomer.runtime.telemetry.recorder import LIVE, OperationRecorder, Watchable
+from latecomer.runtime.telemetry.records import RANK, Rank
+from latecomer.runtime.telemetry.served import Address, address, own_address, serve_if_possible
+from latecomer.runtime.telemetry.steps import OnStep, Steps
+from latecomer.runtime.telemetry.summary import Summary, summarize
+from latecomer.runtime.telemetry.tally import Tally
+from latecomer.runtime.telemetry.writer import RankFiles
+from latecomer.verify.errors import ArgumentError, RankFailure
 
 REQUIREMENT = "is one at a time, with a mode or by OptiReduce"
 REMEDY = "Name one: watch(attachment.reducer), watch(group.reducer), watch(attachment.engine)"
@@ -222,7 +222,7 @@ def watch(
             of the block (OptiReduce: the stages are always recorded).
         wait_s: how long to wait at the end for what the other ranks have to tell.
         directory: where each rank appends what happens, twice a second, to files of its own; for
-            ``python -m runtime watch``. It is made if need be. Default: as LATECOMER_WATCH says, or
+            ``latecomer watch``. It is made if need be. Default: as LATECOMER_WATCH says, or
             nowhere.
         file_bytes: size of a file, at most; then comes the next.
         files: so many a rank keeps, those of earlier watches among them; the oldest goes first.

@@ -14,8 +14,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from runtime.telemetry.recorder import OperationRecorder
-from runtime.telemetry.records import NATIVE, Record
+from latecomer.runtime.telemetry.recorder import OperationRecorder
+from latecomer.runtime.telemetry.records import NATIVE, Record
 
 OnStep = Callable[[dict[str, float]], object]
 

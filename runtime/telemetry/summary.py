@@ -21,8 +21,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from runtime.telemetry.gain import Gain, completion_s, gain_of
-from runtime.telemetry.records import Rank, Record, UbtStep
+from latecomer.runtime.telemetry.gain import Gain, completion_s, gain_of
+from latecomer.runtime.telemetry.records import Rank, Record, UbtStep
 
 SHOWN = 10  # steps in the printed table of losses
 SUMMED = "due", "lost", "complete", "early", "timeout", "skipped"

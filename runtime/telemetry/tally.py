@@ -1,7 +1,7 @@
 """One rank's counts for Prometheus.
 
 A rank tells what it knows by itself, so that nothing is sent between ranks for it. Who waited for
-whom is told by ``python -m runtime watch --prometheus``, which reads all ranks' files.
+whom is told by ``latecomer watch --prometheus``, which reads all ranks' files.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from runtime.telemetry.recorder import OperationRecorder
-from runtime.telemetry.records import Record
+from latecomer.runtime.telemetry.recorder import OperationRecorder
+from latecomer.runtime.telemetry.records import Record
 
 
 class Tally(Collector):

@@ -15,7 +15,7 @@ import io
 from collections.abc import Iterable
 from pathlib import Path
 
-from runtime.telemetry.files import FileName, files_in
+from latecomer.runtime.telemetry.files import FileName, files_in
 
 BATCH_BYTES = 2**18  # handed to the kernel at once
 

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from verify.core.schedule import IntArray
+from latecomer.verify.core.schedule import IntArray
 
 Cut = Literal["halves", "thirds", "power", "last"]
 """How leaves are divided: in halves, in two thirds and one, the greatest power of two from the

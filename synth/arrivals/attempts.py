@@ -1,9 +1,9 @@
 """Lists and overlaps in turn, until one is at the lower bound, or tries or work are spent.
 
-lists      trees (:mod:`synth.arrivals.trees`) and priorities, all combinations once
-overlaps   (:mod:`synth.arrivals.overlap`) for fewer rounds than that, from the bound up
-together   where several ranks come last, and together (:mod:`synth.arrivals.together`); a solver
-           is asked for the first number of rounds that is not reached
+lists      trees (:mod:`latecomer.synth.arrivals.trees`) and priorities, all combinations once
+overlaps   (:mod:`latecomer.synth.arrivals.overlap`) for fewer rounds than that, from the bound up
+together   where several ranks come last, and together (:mod:`latecomer.synth.arrivals.together`); a
+           solver is asked for the first number of rounds that is not reached
 lists      as at first, with other random numbers, then with priorities drawn at random
 """
 
@@ -15,17 +15,17 @@ from itertools import islice, product
 
 import numpy as np
 
-from synth.arrivals.instance import Arrivals
-from synth.arrivals.listing import Priorities, drawn, list_schedule
-from synth.arrivals.normal import LARGEST, NormalForm
-from synth.arrivals.overlap import Overlap, can_overlap, needs, on_a_cube
-from synth.arrivals.parity import least_rounds
-from synth.arrivals.together import Together, come_together
-from synth.arrivals.trees import Trees, balanced
-from synth.solvers.choice import Solving
-from synth.solvers.model import Exhausted, Found
-from synth.straggler.search import Progress
-from verify.core.schedule import Round
+from latecomer.synth.arrivals.instance import Arrivals
+from latecomer.synth.arrivals.listing import Priorities, drawn, list_schedule
+from latecomer.synth.arrivals.normal import LARGEST, NormalForm
+from latecomer.synth.arrivals.overlap import Overlap, can_overlap, needs, on_a_cube
+from latecomer.synth.arrivals.parity import least_rounds
+from latecomer.synth.arrivals.together import Together, come_together
+from latecomer.synth.arrivals.trees import Trees, balanced
+from latecomer.synth.solvers.choice import Solving
+from latecomer.synth.solvers.model import Exhausted, Found
+from latecomer.synth.straggler.search import Progress
+from latecomer.verify.core.schedule import Round
 
 PRIORITIES = (
     Priorities(order=20, copy_load=100),
@@ -118,7 +118,7 @@ class Attempts:
                 if overlaps:
                     break
             # Where the cube has too few rounds to let the right ranks own enough
-            # (synth.arrivals.normal).
+            # (latecomer.synth.arrivals.normal).
             if arrivals.bound < fewest and arrivals.ranks * arrivals.chunks <= LARGEST:
                 yield from self._asked(arrivals)
         if come_together(arrivals):

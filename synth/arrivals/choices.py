@@ -1,4 +1,6 @@
-"""What is open in a :class:`~synth.arrivals.spread.Spread`, drawn at random and changed bit by bit.
+"""What is open in a spread, drawn at random and changed bit by bit.
+
+A spread is what :class:`~latecomer.synth.arrivals.spread.Spread` says.
 
 A spread is a function of its choices: the tree of each chunk, on which side each sum is made, and
 what decides between equally useful transfers.
@@ -11,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.arrivals.addition import CUTS, NOTHING, Shape
-from verify.core.schedule import IntArray
+from latecomer.synth.arrivals.addition import CUTS, NOTHING, Shape
+from latecomer.verify.core.schedule import IntArray
 
 BoolArray = NDArray[np.bool_]
 TOWARDS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)

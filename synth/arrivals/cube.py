@@ -1,10 +1,11 @@
 """A completion at the lower bound in which it can be chosen who owns how many chunks.
 
-The closed form of :mod:`synth.straggler` takes the dimensions of a cube in turn (Johnsson and Ho,
-1989), so the late rank has few partners, again and again. Deviation: in round t the partners are
-the corners v and v + d_t of Z_2^D, for *any* directions d_0, d_1, ... of which every D in a row are
-linearly independent. The root, at corner 0, gives corner d_t chunk t. A chunk that left the root in
-round c is, i rounds later, in the corners d_c + span(d_(c+1) .. d_(c+i-1)), which all give it on.
+The closed form of :mod:`latecomer.synth.straggler` takes the dimensions of a cube in turn (Johnsson
+and Ho, 1989), so the late rank has few partners, again and again. Deviation: in round t the
+partners are the corners v and v + d_t of Z_2^D, for *any* directions d_0, d_1, ... of which every D
+in a row are linearly independent. The root, at corner 0, gives corner d_t chunk t. A chunk that
+left the root in round c is, i rounds later, in the corners d_c + span(d_(c+1) .. d_(c+i-1)), which
+all give it on.
 
     Nothing collides. With b_i = d_(t-i), who receives in round t a chunk of age i < D is in
     b_0 + b_i + span(b_1 .. b_(i-1)): the vectors b_0 + x whose highest b_i is i. Age D gets
@@ -13,8 +14,9 @@ round c is, i rounds later, in the corners d_c + span(d_(c+1) .. d_(c+i-1)), whi
 
 So a chunk reaches all corners within D rounds after the first, as in the closed form, and half of
 all vectors can be the next direction. Two ranks in a corner, at the cost of one round, as in
-:mod:`synth.straggler.broadcast`: there the rank that gets a chunk from outside passes on what its
-partner lacks. Which corners have two, and who of two that could both do so gives, is chosen too.
+:mod:`latecomer.synth.straggler.broadcast`: there the rank that gets a chunk from outside passes on
+what its partner lacks. Which corners have two, and who of two that could both do so gives, is
+chosen too.
 
 With one rank in each corner the late rank and its partner exchange chunk t in round t. Otherwise
 the port to send that is idle beside its partner gives it the sum of chunk t + 1 meanwhile, and
@@ -25,8 +27,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from synth.arrivals.assignment import assignment
-from verify.core.schedule import IntArray, Transfer
+from latecomer.synth.arrivals.assignment import assignment
+from latecomer.verify.core.schedule import IntArray, Transfer
 
 NONE = -1
 """Instead of a helper, or of a chunk."""

@@ -3,8 +3,9 @@
     ring, rhd, doubling  nothing before the last arrival, then a standard AllReduce of all ranks
     wait-then-complete   all ranks but the last to arrive do their ReduceScatter as soon as they are
                          there, all of it; then the last one's completion (StragglAR, arXiv
-                         2505.23523, as in :mod:`synth.straggler`). Whatever the last arrival does
-                         not hide of the ReduceScatter is done with the last rank standing by.
+                         2505.23523, as in :mod:`latecomer.synth.straggler`). Whatever the last
+                         arrival does not hide of the ReduceScatter is done with the last rank
+                         standing by.
 
 Each has its own number of chunks, so the rounds it waits are converted.
 """
@@ -16,10 +17,10 @@ from fractions import Fraction
 
 import msgspec
 
-from synth.arrivals.instance import Arrivals
-from synth.straggler.generate import StragglerAnswer
-from synth.straggler.instance import Instance
-from verify.core.schedule import Round, Schedule
+from latecomer.synth.arrivals.instance import Arrivals
+from latecomer.synth.straggler.generate import StragglerAnswer
+from latecomer.synth.straggler.instance import Instance
+from latecomer.verify.core.schedule import Round, Schedule
 
 Convert = Callable[[int], Fraction]
 """For a number of chunks, how many of its rounds take as long as one round of the instance."""

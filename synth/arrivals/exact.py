@@ -24,10 +24,10 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 
-from synth.arrivals.instance import Arrivals
-from synth.solvers.model import Found, Model
-from verify.core.schedule import Op, Round, Transfer
-from verify.errors import ArgumentError
+from latecomer.synth.arrivals.instance import Arrivals
+from latecomer.synth.solvers.model import Found, Model
+from latecomer.verify.core.schedule import Op, Round, Transfer
+from latecomer.verify.errors import ArgumentError
 
 LARGEST_QUESTION = 60_000
 """Variables for additions that a question may have; beyond it solvers are at a loss."""

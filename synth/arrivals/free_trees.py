@@ -5,7 +5,7 @@ bring: where the question is exhausted there is no completion of so many rounds,
 wait. (Of a schedule see only the data of the l late ranks and of one helper; let a helper have P
 where what it holds shows nothing.) Of these l + 1 parts there is one tree of additions per chunk.
 So what a rank holds of a chunk is told by a set of parts, and a set is always added up from the
-same two; the argument is that of :mod:`synth.arrivals.exact`, and the encoding, too.
+same two; the argument is that of :mod:`latecomer.synth.arrivals.exact`, and the encoding, too.
 
 Two sets of clauses lose nothing and make refutations short. Of l + 1 parts none is full before the
 m-th round, m = ceil(log2 (l + 1)); if only k rounds are left then, each rank completes a chunk in
@@ -24,9 +24,9 @@ from collections import defaultdict
 from itertools import pairwise
 from operator import itemgetter
 
-from synth.solvers.clauses import Clauses
-from synth.solvers.model import Found
-from verify.core.schedule import Op, Round, Transfer
+from latecomer.synth.solvers.clauses import Clauses
+from latecomer.synth.solvers.model import Found
+from latecomer.verify.core.schedule import Op, Round, Transfer
 
 LARGEST = 2**15
 """What ranks may receive, in all rounds together, in a question that is put to a solver."""

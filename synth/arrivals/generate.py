@@ -10,17 +10,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from synth.answer import Answer, Basis, basis_of, checked
-from synth.arrivals.exact import require_askable
-from synth.arrivals.instance import Arrivals
-from synth.arrivals.parity import parity_bound
-from synth.arrivals.portfolio import MethodCandidate, Portfolio
-from synth.arrivals.request import instance
-from synth.cost import Setting
-from synth.solvers.choice import SolverName, Solving
-from synth.straggler.search import Progress
-from verify.core.schedule import Schedule
-from verify.core.verdict import Report
+from latecomer.synth.answer import Answer, Basis, basis_of, checked
+from latecomer.synth.arrivals.exact import require_askable
+from latecomer.synth.arrivals.instance import Arrivals
+from latecomer.synth.arrivals.parity import parity_bound
+from latecomer.synth.arrivals.portfolio import MethodCandidate, Portfolio
+from latecomer.synth.arrivals.request import instance
+from latecomer.synth.cost import Setting
+from latecomer.synth.solvers.choice import SolverName, Solving
+from latecomer.synth.straggler.search import Progress
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.core.verdict import Report
 
 CERTIFIED: dict[tuple[int, ...], int] = {
     (1, 0, 0, 0): 3,
@@ -96,7 +96,7 @@ def search(
     Examples:
         Rank 6 comes in round 3, rank 7 in round 9:
 
-        >>> from synth.arrivals.generate import search
+        >>> from latecomer.synth.arrivals.generate import search
         >>> answer = search(8, {6: 3, 7: 9})  # an ArrivalsAnswer
         >>> answer.schedule.late, answer.value, answer.bound  # rounds after the last arrival
         ((6, 7), 10, 10)

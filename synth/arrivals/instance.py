@@ -10,8 +10,8 @@ Lower bounds on R, for full-duplex one-port rounds (of any right schedule). Thei
     dissemination
                 The rank that arrives last sends each of its k chunks in a round of its own, so one
                 of them leaves in the k-th round or later, and who knows of it can only double per
-                round: R >= k + ceil(log2 n) - 1 (see :mod:`verify.core.bounds`). A rank that
-                arrives at a < A has A - a rounds more.
+                round: R >= k + ceil(log2 n) - 1 (see :mod:`latecomer.verify.core.bounds`). A rank
+                that arrives at a < A has A - a rounds more.
     bandwidth   Let L be the q ranks that arrive at round a or later. At round a no other rank knows
                 their data; call what all others know of a chunk its one remaining source. Let r be
                 one of the first ranks to know of all q + 1 sources of a chunk. Among the transfers
@@ -32,8 +32,8 @@ Lower bounds on R, for full-duplex one-port rounds (of any right schedule). Thei
     With a = 0 and one rank as "all others" this is the well-known 2 (n - 1) transfers per chunk.
     For one late rank, D = A rounds late, that gives n R >= 2 k (n - 1) - D (n - 1): the straight
     line from the best schedule for ranks on time to the one that hides the whole ReduceScatter.
-    The bandwidth bound is never below that of :mod:`verify.core.bounds`, which does not look at who
-    comes when.
+    The bandwidth bound is never below that of :mod:`latecomer.verify.core.bounds`, which does not
+    look at who comes when.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 
-from verify.core.bounds import dissemination_bound
-from verify.core.schedule import Phase, Round, Schedule
+from latecomer.verify.core.bounds import dissemination_bound
+from latecomer.verify.core.schedule import Phase, Round, Schedule
 
 
 @dataclass(frozen=True)

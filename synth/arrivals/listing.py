@@ -1,8 +1,8 @@
 """Merges and copies put into rounds: in each round the best assignment of senders to receivers.
 
-Given who sends its partial sums to whom (:mod:`synth.arrivals.trees`), list scheduling: a round is
-a maximum-weight assignment of the present ranks as senders to the present ranks as receivers, over
-all transfers that are useful now:
+Given who sends its partial sums to whom (:mod:`latecomer.synth.arrivals.trees`), list scheduling: a
+round is a maximum-weight assignment of the present ranks as senders to the present ranks as
+receivers, over all transfers that are useful now:
 
     merge      a partial sum that is complete goes to its parent
     exchange   where one merge is left at the root, root and child may send to each other: both hold
@@ -26,10 +26,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.arrivals.assignment import USEFUL, assignment
-from synth.arrivals.instance import Arrivals
-from synth.arrivals.trees import IntArray, Trees
-from verify.core.schedule import Op, Round, Transfer
+from latecomer.synth.arrivals.assignment import USEFUL, assignment
+from latecomer.synth.arrivals.instance import Arrivals
+from latecomer.synth.arrivals.trees import IntArray, Trees
+from latecomer.verify.core.schedule import Op, Round, Transfer
 
 Move = tuple[int, int, int]
 """Sender, receiver, chunk."""

@@ -1,18 +1,19 @@
 """Small completions with merges on idle ports, as one question to a solver.
 
-Where :mod:`synth.arrivals.cube` has too few rounds to let the right ranks own enough (n small, one
-chunk per helper), owners are left open. Normal form: in round c < k the late rank and the owner of
-chunk c exchange it; until then, sums of that chunk may be finished; after that it is copied. A
-search that ends without an answer has exhausted this form only, which proves nothing.
+Where :mod:`latecomer.synth.arrivals.cube` has too few rounds to let the right ranks own enough (n
+small, one chunk per helper), owners are left open. Normal form: in round c < k the late rank and
+the owner of chunk c exchange it; until then, sums of that chunk may be finished; after that it is
+copied. A search that ends without an answer has exhausted this form only, which proves nothing.
 
 Kept because without it four instances with one late rank (n = 7 to 10, one chunk per helper) take
 one round more, and it would not be true that all up to n = 15 are at the bound
 (docs/explanation/arrivals.md).
 
 Legend: helpers are 0 .. n-2, the late rank is n-1; t counts rounds of the completion. As in
-:mod:`synth.straggler.completion` there are no variables for pairs: of each chunk, in each round,
-there are no more receives than sends. Merges are told backwards: "collecting" before round t means
-owning the chunk, or sending one's partial sum of it in round t or later, to a rank that collects.
+:mod:`latecomer.synth.straggler.completion` there are no variables for pairs: of each chunk, in each
+round, there are no more receives than sends. Merges are told backwards: "collecting" before round t
+means owning the chunk, or sending one's partial sum of it in round t or later, to a rank that
+collects.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.solvers.model import Found, Model
-from verify.core.bounds import dissemination_bound
-from verify.core.schedule import IntArray, Transfer
+from latecomer.synth.solvers.model import Found, Model
+from latecomer.verify.core.bounds import dissemination_bound
+from latecomer.verify.core.schedule import IntArray, Transfer
 
 # Up to here Z3 finds owners and merges together in seconds.
 LARGEST = 2**7
@@ -33,7 +34,7 @@ LARGEST = 2**7
 
 @dataclass
 class Completed:
-    """What was found; the attributes are those of :class:`synth.arrivals.cube.Cube`."""
+    """What was found; the attributes are those of :class:`latecomer.synth.arrivals.cube.Cube`."""
 
     rounds: list[list[Transfer]]
     owner: IntArray

@@ -4,21 +4,22 @@ Where the wait is just too short for the whole ReduceScatter, the completion nee
 In its first rounds few know anything of the late rank, so most ports are idle: with n = 2^L ranks
 n - 1 - 2^t of them in round t < L, on either side. A chunk's sum is not due before its own round.
 
-The completion is a :class:`~synth.arrivals.cube.Cube`; a small one can be a solver's answer to
-:mod:`synth.arrivals.normal`, which has merges of its own already. The others are found backwards,
-as a broadcast from the owners: a chunk is there from the round before it is due, each helper that
-does not own it gets it once (in truth: sends its partial sum, once), and each round is an
-assignment that serves as many helpers as possible, first those with the fewest rounds left. The
-broadcast has to be over at round 0, or when the helper arrived. If it can't be in time, the
-completion starts later, by *spare* rounds.
+The completion is a :class:`~latecomer.synth.arrivals.cube.Cube`; a small one can be a solver's
+answer to :mod:`latecomer.synth.arrivals.normal`, which has merges of its own already. The others
+are found backwards, as a broadcast from the owners: a chunk is there from the round before it is
+due, each helper that does not own it gets it once (in truth: sends its partial sum, once), and each
+round is an assignment that serves as many helpers as possible, first those with the fewest rounds
+left. The broadcast has to be over at round 0, or when the helper arrived. If it can't be in time,
+the completion starts later, by *spare* rounds.
 
 What decides is who owns how much. A helper sends its partial sum of every chunk that it does not
 own: in rounds of the wait, or in the first rounds of the completion, as long as it does not know of
 the late rank. So who hears of it first has to own most, and that is what directions are chosen for.
 
-Kept, with :mod:`synth.arrivals.cube` and :mod:`synth.arrivals.normal`, because lists alone leave 9
-of the 205 instances with n <= 12 (docs/explanation/arrivals.md) above the bound, three more with
-n = 13 and one chunk per helper, and take minutes for some, where this takes milliseconds.
+Kept, with :mod:`latecomer.synth.arrivals.cube` and :mod:`latecomer.synth.arrivals.normal`, because
+lists alone leave 9 of the 205 instances with n <= 12 (docs/explanation/arrivals.md) above the
+bound, three more with n = 13 and one chunk per helper, and take minutes for some, where this takes
+milliseconds.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.arrivals.assignment import USEFUL, assignment
-from synth.arrivals.cube import Cube
-from synth.arrivals.instance import Arrivals
-from verify.core.schedule import IntArray, Round, Transfer
+from latecomer.synth.arrivals.assignment import USEFUL, assignment
+from latecomer.synth.arrivals.cube import Cube
+from latecomer.synth.arrivals.instance import Arrivals
+from latecomer.verify.core.schedule import IntArray, Round, Transfer
 
 
 class Completion(Protocol):
-    """The rounds from which on the late rank takes part; see :class:`~synth.arrivals.cube.Cube`."""
+    """The rounds from which on the late rank takes part; as in :class:`Cube`."""
 
     rounds: list[list[Transfer]]
     owner: IntArray

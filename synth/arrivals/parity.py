@@ -26,7 +26,7 @@ bound alone, and computing it takes no time.
 
 from __future__ import annotations
 
-from synth.arrivals.instance import Arrivals
+from latecomer.synth.arrivals.instance import Arrivals
 
 
 def parity_bound(arrivals: Arrivals) -> int:

@@ -12,19 +12,19 @@ from itertools import accumulate
 
 import msgspec
 
-from synth import show
-from synth.arrivals.attempts import Attempts
-from synth.arrivals.envelope import WaitThenComplete, started_late
-from synth.arrivals.exact import Question, can_be_asked
-from synth.arrivals.instance import Arrivals
-from synth.cost import Cost, Setting, completion_cost, completion_cost_of
-from synth.solvers.choice import Solving
-from synth.solvers.model import Exhausted, Found
-from synth.standard import doubling, rhd, ring
-from synth.straggler.generate import search as search_straggler
-from synth.straggler.search import Progress
-from verify.core.schedule import Schedule
-from verify.errors import SearchTimeout
+from latecomer.synth import show
+from latecomer.synth.arrivals.attempts import Attempts
+from latecomer.synth.arrivals.envelope import WaitThenComplete, started_late
+from latecomer.synth.arrivals.exact import Question, can_be_asked
+from latecomer.synth.arrivals.instance import Arrivals
+from latecomer.synth.cost import Cost, Setting, completion_cost, completion_cost_of
+from latecomer.synth.solvers.choice import Solving
+from latecomer.synth.solvers.model import Exhausted, Found
+from latecomer.synth.standard import doubling, rhd, ring
+from latecomer.synth.straggler.generate import search as search_straggler
+from latecomer.synth.straggler.search import Progress
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.errors import SearchTimeout
 
 MOST_NUMBERS = 8
 """How many numbers of chunks are tried where they are left open."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from synth.arrivals.instance import Arrivals
-from synth.arrivals.portfolio import LARGEST
-from synth.cost import Setting
-from synth.standard import require_chunks, require_rank, require_ranks
-from synth.units import parse_seconds
-from verify.errors import ArgumentError
+from latecomer.synth.arrivals.instance import Arrivals
+from latecomer.synth.arrivals.portfolio import LARGEST
+from latecomer.synth.cost import Setting
+from latecomer.synth.standard import require_chunks, require_rank, require_ranks
+from latecomer.synth.units import parse_seconds
+from latecomer.verify.errors import ArgumentError
 
 MOST_RANKS = 128
 """Ranks that schedules are made for: each round looks at every pair of ranks for every chunk."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from synth import show
-from synth.arrivals.generate import ArrivalsAnswer
-from synth.cost import Setting
-from synth.units import format_seconds
+from latecomer.synth import show
+from latecomer.synth.arrivals.generate import ArrivalsAnswer
+from latecomer.synth.cost import Setting
+from latecomer.synth.units import format_seconds
 
 
 def text(path: str, answer: ArrivalsAnswer, setting: Setting | None) -> str:

@@ -1,27 +1,27 @@
 """Rounds in which partial sums may be in several places at once.
 
-The lists of :mod:`synth.arrivals.listing` send a partial sum to one rank and copy only what is
-full, which wastes no transfer. Where ranks come together, with all else long done, there is little
-to do at first, and ports are idle: then copies of partial sums cost nothing, and shorten the way of
-the full one. So each round is a maximum-weight assignment of senders to receivers in which
+The lists of :mod:`latecomer.synth.arrivals.listing` send a partial sum to one rank and copy only
+what is full, which wastes no transfer. Where ranks come together, with all else long done, there is
+little to do at first, and ports are idle: then copies of partial sums cost nothing, and shorten the
+way of the full one. So each round is a maximum-weight assignment of senders to receivers in which
 
     useful    a rank gets the full sum that it wants, or a node of the tree is made for the first
               time, on the side that collects it: as many of these as there can be
     besides   a node that is made again, or copied to where it lies below or (rarely) beside what
               the receiver has; but the last rank that has something keeps it
 
-(nodes and trees: :mod:`synth.arrivals.addition`). All else is a matter of the choices
-(:mod:`synth.arrivals.choices`) that a spread is made of.
+(nodes and trees: :mod:`latecomer.synth.arrivals.addition`). All else is a matter of the choices
+(:mod:`latecomer.synth.arrivals.choices`) that a spread is made of.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from synth.arrivals.addition import NOTHING
-from synth.arrivals.assignment import USEFUL, assignment
-from synth.arrivals.choices import BoolArray, Choices
-from verify.core.schedule import IntArray, Round, Transfer
+from latecomer.synth.arrivals.addition import NOTHING
+from latecomer.synth.arrivals.assignment import USEFUL, assignment
+from latecomer.synth.arrivals.choices import BoolArray, Choices
+from latecomer.verify.core.schedule import IntArray, Round, Transfer
 
 
 class Spread:

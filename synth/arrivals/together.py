@@ -9,9 +9,9 @@ sum. Two things make its first rounds fruitful (docs/explanation/late-together.m
     sums in several       partial sums are copied where a port would be idle
     places
 
-So the completion is a :class:`~synth.arrivals.spread.Spread` with leaf P at all helpers. Then it is
-seen which helpers use P at all, and the wait is another one, of the helpers' own parts, in which
-only these want the sum.
+So the completion is a :class:`~latecomer.synth.arrivals.spread.Spread` with leaf P at all helpers.
+Then it is seen which helpers use P at all, and the wait is another one, of the helpers' own parts,
+in which only these want the sum.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from synth.arrivals.choices import BoolArray, Choices
-from synth.arrivals.free_trees import LARGEST, FreeTrees, question_size
-from synth.arrivals.instance import Arrivals
-from synth.arrivals.spread import Spread
-from verify.core.schedule import Round, Transfer
+from latecomer.synth.arrivals.choices import BoolArray, Choices
+from latecomer.synth.arrivals.free_trees import LARGEST, FreeTrees, question_size
+from latecomer.synth.arrivals.instance import Arrivals
+from latecomer.synth.arrivals.spread import Spread
+from latecomer.verify.core.schedule import Round, Transfer
 
 DRAWN = 100
 """So many completions are drawn for each number of rounds,"""

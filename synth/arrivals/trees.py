@@ -22,7 +22,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.arrivals.instance import Arrivals
+from latecomer.synth.arrivals.instance import Arrivals
 
 IntArray = NDArray[np.int64]
 

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from synth.arrivals import show
-from synth.arrivals.generate import search
-from synth.arrivals.request import arrival_rounds, late_ranks
-from synth.commands.late_ranks import LINK, Chunks, ChunksPerHelper, CommonOptions
-from synth.commands.options import (
+from latecomer.synth.arrivals import show
+from latecomer.synth.arrivals.generate import search
+from latecomer.synth.arrivals.request import arrival_rounds, late_ranks
+from latecomer.synth.commands.late_ranks import LINK, Chunks, ChunksPerHelper, CommonOptions
+from latecomer.synth.commands.options import (
     Buffer,
     Effort,
     Json,
@@ -29,7 +29,7 @@ from synth.commands.options import (
     searching,
     write_and_show,
 )
-from verify.replacing import Force
+from latecomer.verify.replacing import Force
 
 PANEL = "Arrivals"
 

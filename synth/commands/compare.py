@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from synth.commands.options import Json, Ranks, encoded, refuse
-from synth.compare import as_json, as_text, parse_sizes, plot, require_picture
-from synth.compare import compare as make_comparison
-from synth.cost import MOST_CHUNKS, Latency, Link
-from synth.units import parse_bandwidth, parse_seconds
-from verify.replacing import PLOT, Force, require_replaceable
+from latecomer.synth.commands.options import Json, Ranks, encoded, refuse
+from latecomer.synth.compare import as_json, as_text, parse_sizes, plot, require_picture
+from latecomer.synth.compare import compare as make_comparison
+from latecomer.synth.cost import MOST_CHUNKS, Latency, Link
+from latecomer.synth.units import parse_bandwidth, parse_seconds
+from latecomer.verify.replacing import PLOT, Force, require_replaceable
 
 
 def compare(

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from synth.commands.options import (
+from latecomer.synth.commands.options import (
     Buffer,
     Json,
     Quiet,
@@ -19,18 +19,18 @@ from synth.commands.options import (
     refuse_json_if_quiet,
     require_writable,
 )
-from synth.export import chakra, msccl_xml, mscclpp
-from synth.export.ends import with_chunks
-from synth.units import parse_bytes
-from verify.asynchronous.msccl import verify_xml
-from verify.asynchronous.mscclpp import verify_plan
-from verify.core.check import check
-from verify.core.format import read
-from verify.core.schedule import Schedule
-from verify.core.verdict import Verdict
-from verify.errors import ArgumentError, ScheduleRefused, SynthesisError
-from verify.output import write_atomically
-from verify.replacing import CHAKRA, MSCCL_XML, MSCCLPP_PLAN, Force
+from latecomer.synth.export import chakra, msccl_xml, mscclpp
+from latecomer.synth.export.ends import with_chunks
+from latecomer.synth.units import parse_bytes
+from latecomer.verify.asynchronous.msccl import verify_xml
+from latecomer.verify.asynchronous.mscclpp import verify_plan
+from latecomer.verify.core.check import check
+from latecomer.verify.core.format import read
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import ArgumentError, ScheduleRefused, SynthesisError
+from latecomer.verify.output import write_atomically
+from latecomer.verify.replacing import CHAKRA, MSCCL_XML, MSCCLPP_PLAN, Force
 
 ProgramTarget = Literal["msccl-xml", "mscclpp"]
 Target = Literal[ProgramTarget, "chakra"]

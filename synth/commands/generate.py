@@ -14,11 +14,11 @@ from typing import Annotated
 
 import typer
 
-from synth.arrivals.request import late_ranks
-from synth.commands import arrivals as arrivals_command
-from synth.commands.arrivals import Arrivals, Exact, LateRanks, make_arrivals
-from synth.commands.late_ranks import LINK, Chunks, ChunksPerHelper, CommonOptions
-from synth.commands.nodes import (
+from latecomer.synth.arrivals.request import late_ranks
+from latecomer.synth.commands import arrivals as arrivals_command
+from latecomer.synth.commands.arrivals import Arrivals, Exact, LateRanks, make_arrivals
+from latecomer.synth.commands.late_ranks import LINK, Chunks, ChunksPerHelper, CommonOptions
+from latecomer.synth.commands.nodes import (
     PANEL,
     MachineOptions,
     NetworkPorts,
@@ -28,7 +28,7 @@ from synth.commands.nodes import (
     parse_machine,
     refuse_links_of_no_use,
 )
-from synth.commands.options import (
+from latecomer.synth.commands.options import (
     Buffer,
     Effort,
     Json,
@@ -41,10 +41,10 @@ from synth.commands.options import (
     latency,
     refuse,
 )
-from synth.commands.straggler import ChunkOwners, Ports, make_straggler
-from synth.straggler.instance import Owners, PortModel
-from verify.errors import ArgumentError, MissingArgument
-from verify.replacing import Force
+from latecomer.synth.commands.straggler import ChunkOwners, Ports, make_straggler
+from latecomer.synth.straggler.instance import Owners, PortModel
+from latecomer.verify.errors import ArgumentError, MissingArgument
+from latecomer.verify.replacing import Force
 
 EITHER = "Leave one of them out"
 MACHINE_OPTIONS = ["nodes", "per_node", "network_ports", "outer_alpha", "outer_bandwidth"]

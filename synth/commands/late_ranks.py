@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from synth.commands.options import refuse, refuse_json_if_quiet, require_writable
-from synth.solvers.choice import SolverName
+from latecomer.synth.commands.options import refuse, refuse_json_if_quiet, require_writable
+from latecomer.synth.solvers.choice import SolverName
 
 LINK = ("3us", "450GB/s")
 """Latency and bandwidth of a link where none are given: a GPU's port within a node."""

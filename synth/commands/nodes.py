@@ -8,8 +8,14 @@ from typing import Annotated
 
 import typer
 
-from synth.commands.late_ranks import LINK, Chunks, ChunksPerHelper, CommonOptions, LateRank
-from synth.commands.options import (
+from latecomer.synth.commands.late_ranks import (
+    LINK,
+    Chunks,
+    ChunksPerHelper,
+    CommonOptions,
+    LateRank,
+)
+from latecomer.synth.commands.options import (
     Effort,
     Json,
     Output,
@@ -24,12 +30,12 @@ from synth.commands.options import (
     searching,
     write_and_show,
 )
-from synth.cost import Link
-from synth.twolevel import show
-from synth.twolevel.machine import Machine
-from synth.twolevel.search import search
-from synth.units import parse_bandwidth, parse_bytes, parse_seconds
-from verify.replacing import Force
+from latecomer.synth.cost import Link
+from latecomer.synth.twolevel import show
+from latecomer.synth.twolevel.machine import Machine
+from latecomer.synth.twolevel.search import search
+from latecomer.synth.units import parse_bandwidth, parse_bytes, parse_seconds
+from latecomer.verify.replacing import Force
 
 LINK_BETWEEN_NODES = ("10us", "50GB/s")
 """Its latency and bandwidth where none are given."""

@@ -12,16 +12,16 @@ from typing import Annotated, Any
 
 import typer
 
-from synth.cost import Setting
-from synth.show import Collective
-from synth.solvers.choice import SolverName
-from synth.straggler.search import Progress
-from synth.units import parse_bandwidth, parse_bytes, parse_seconds
-from verify.core.format import decode, read_bounded
-from verify.core.schedule import Schedule
-from verify.errors import ArgumentError, FormatError
-from verify.output import EXACT_JSON, encode, store
-from verify.replacing import SCHEDULE, FileKind, require_replaceable
+from latecomer.synth.cost import Setting
+from latecomer.synth.show import Collective
+from latecomer.synth.solvers.choice import SolverName
+from latecomer.synth.straggler.search import Progress
+from latecomer.synth.units import parse_bandwidth, parse_bytes, parse_seconds
+from latecomer.verify.core.format import decode, read_bounded
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.errors import ArgumentError, FormatError
+from latecomer.verify.output import EXACT_JSON, encode, store
+from latecomer.verify.replacing import SCHEDULE, FileKind, require_replaceable
 
 # Exit codes (docs/reference/commands.md); 130 is what shells report for SIGINT.
 NOTHING_FOUND = 3

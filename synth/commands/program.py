@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from synth import show
-from synth.commands.late_ranks import LINK
-from synth.commands.options import (
+from latecomer.synth import show
+from latecomer.synth.commands.late_ranks import LINK
+from latecomer.synth.commands.options import (
     Buffer,
     Json,
     Ranks,
@@ -19,10 +19,10 @@ from synth.commands.options import (
     parse_setting,
     refuse,
 )
-from synth.cost import best_chunks
-from synth.straggler.program import OwnRound, OwnTransfer, Program
-from synth.straggler.program import program as make_program
-from verify.errors import MissingArgument
+from latecomer.synth.cost import best_chunks
+from latecomer.synth.straggler.program import OwnRound, OwnTransfer, Program
+from latecomer.synth.straggler.program import program as make_program
+from latecomer.verify.errors import MissingArgument
 
 
 def program(

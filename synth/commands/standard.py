@@ -7,9 +7,9 @@ from pathlib import Path
 
 import typer
 
-from synth import standard
-from synth.answer import answered
-from synth.commands.options import (
+from latecomer.synth import standard
+from latecomer.synth.answer import answered
+from latecomer.synth.commands.options import (
     Json,
     Output,
     Quiet,
@@ -20,10 +20,10 @@ from synth.commands.options import (
     require_writable,
     write_schedule,
 )
-from synth.cost import completion_cost
-from synth.show import standard as shown
-from verify.core.schedule import Schedule
-from verify.replacing import Force
+from latecomer.synth.cost import completion_cost
+from latecomer.synth.show import standard as shown
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.replacing import Force
 
 
 def _command(make: Callable[[int], Schedule], what: str) -> Callable[..., None]:

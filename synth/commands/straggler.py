@@ -7,8 +7,14 @@ from typing import Annotated
 
 import typer
 
-from synth.commands.late_ranks import LINK, Chunks, ChunksPerHelper, CommonOptions, LateRank
-from synth.commands.options import (
+from latecomer.synth.commands.late_ranks import (
+    LINK,
+    Chunks,
+    ChunksPerHelper,
+    CommonOptions,
+    LateRank,
+)
+from latecomer.synth.commands.options import (
     Buffer,
     Effort,
     Json,
@@ -26,10 +32,10 @@ from synth.commands.options import (
     searching,
     write_and_show,
 )
-from synth.straggler import show
-from synth.straggler.choose import choose
-from synth.straggler.instance import Owners, PortModel
-from verify.replacing import Force
+from latecomer.synth.straggler import show
+from latecomer.synth.straggler.choose import choose
+from latecomer.synth.straggler.instance import Owners, PortModel
+from latecomer.verify.replacing import Force
 
 Ports = Annotated[
     PortModel,

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from synth.commands.options import (
+from latecomer.synth.commands.options import (
     INTERRUPTED,
     NOTHING_FOUND,
     Effort,
@@ -23,10 +23,10 @@ from synth.commands.options import (
     refuse,
     searching,
 )
-from synth.cost import MOST_CHUNKS
-from synth.standard import MOST_RANKS
-from synth.straggler.instance import Owners, PortModel
-from synth.survey import HEADER, Row, parse_range, summary, summary_json, survey
+from latecomer.synth.cost import MOST_CHUNKS
+from latecomer.synth.standard import MOST_RANKS
+from latecomer.synth.straggler.instance import Owners, PortModel
+from latecomer.synth.survey import HEADER, Row, parse_range, summary, summary_json, survey
 
 
 def table(

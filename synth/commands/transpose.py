@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from synth.answer import answered
-from synth.commands.options import (
+from latecomer.synth.answer import answered
+from latecomer.synth.commands.options import (
     Buffer,
     Json,
     Output,
@@ -22,10 +22,10 @@ from synth.commands.options import (
     require_writable,
     write_and_show,
 )
-from synth.transpose import show
-from synth.transpose.generate import Exchange
-from synth.transpose.generate import transpose as make_transpose
-from verify.replacing import Force
+from latecomer.synth.transpose import show
+from latecomer.synth.transpose.generate import Exchange
+from latecomer.synth.transpose.generate import transpose as make_transpose
+from latecomer.verify.replacing import Force
 
 DEFAULT = ("50us", "25Gbit/s")
 """Latency and bandwidth where none are given: of a network card, not of a GPU's port."""

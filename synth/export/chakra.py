@@ -16,9 +16,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from synth.export.ends import End, ends
-from verify.core.schedule import Schedule
-from verify.errors import ArgumentError
+from latecomer.synth.export.ends import End, ends
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.errors import ArgumentError
 
 SCHEMA = "1.0.2-chakra.0.0.4"
 # NodeType of the schema.
@@ -103,8 +103,8 @@ def encode(schedule: Schedule, nbytes: int | None = None) -> list[bytes]:
 
     Examples:
         >>> from pathlib import Path
-        >>> import synth
-        >>> from synth.export import chakra
+        >>> from latecomer import synth
+        >>> from latecomer.synth.export import chakra
         >>> for rank, trace in enumerate(chakra.encode(synth.generate(4), 2**30)):
         ...     _ = Path(f"trace.{rank}.et").write_bytes(trace)
     """

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from verify.core.schedule import Phase, Schedule, Transfer
-from verify.errors import ArgumentError
+from latecomer.verify.core.schedule import Phase, Schedule, Transfer
+from latecomer.verify.errors import ArgumentError
 
 MAX_CHUNKS = 1024
 """Of an exported program; every target's limits are reached before."""
@@ -86,8 +86,8 @@ def with_chunks(schedule: Schedule, chunks: int) -> Schedule:
         ArgumentError: fewer chunks than the schedule has, or too many.
 
     Examples:
-        >>> import synth
-        >>> from synth.export.ends import with_chunks
+        >>> from latecomer import synth
+        >>> from latecomer.synth.export.ends import with_chunks
         >>> seven = synth.generate(8)
         >>> eight = with_chunks(seven, 8)
         >>> seven.chunks, seven.rounds, eight.chunks, eight.rounds

@@ -1,10 +1,10 @@
 """MSCCL XML: a thread block for each direction of each pair, and as few dependencies as suffice.
 
 A transfer is ``s`` at one end and ``r`` or ``rrc`` at the other, one chunk at a time: one message
-at every size, so the file is free of deadlock at every size (``synth.export.ends``). Within a GPU a
-block waits for another where the ends demand it and neither its own order nor what it has already
-waited for implies it; further waits of one step go into ``nop`` before it. Where a block gets
-longer than the target allows, the pair goes on in the next channel.
+at every size, so the file is free of deadlock at every size (``latecomer.synth.export.ends``).
+Within a GPU a block waits for another where the ends demand it and neither its own order nor what
+it has already waited for implies it; further waits of one step go into ``nop`` before it. Where a
+block gets longer than the target allows, the pair goes on in the next channel.
 
 Limits, of the executor Azure/msccl-executor-nccl: 64 steps a block, 32 blocks a channel and
 direction, 32 channels, 4095 elements of the file that a GPU looks at (its parser's nodes), and 128
@@ -19,9 +19,9 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 import msgspec
 
-from synth.export.ends import End, ends
-from verify.core.schedule import Schedule
-from verify.errors import ArgumentError
+from latecomer.synth.export.ends import End, ends
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.errors import ArgumentError
 
 Protocol = Literal["Simple", "LL", "LL128"]
 
@@ -61,8 +61,8 @@ def encode(schedule: Schedule, protocol: Protocol = "Simple", name: str = "latec
     Examples:
         >>> from pathlib import Path
         >>> import synth, verify
-        >>> from synth.export import msccl_xml
-        >>> from verify.asynchronous.msccl import verify_xml
+        >>> from latecomer.synth.export import msccl_xml
+        >>> from latecomer.verify.asynchronous.msccl import verify_xml
         >>> text = msccl_xml.encode(synth.generate(8, chunks=8), protocol="LL")
         >>> verify_xml(text).verdict is verify.Verdict.PROVED
         True

@@ -21,9 +21,9 @@ from typing import Any
 
 import msgspec
 
-from synth.export.ends import End, ends
-from verify.core.schedule import Schedule
-from verify.errors import ArgumentError
+from latecomer.synth.export.ends import End, ends
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.errors import ArgumentError
 
 # Those of execution_common.hpp: MAX_OPERATION, MAX_CHANNEL, MAX_CHANNEL_PER_OPERATION,
 # MAX_DEVICE_SEMAPHORES.
@@ -45,8 +45,8 @@ def encode(schedule: Schedule, name: str = "latecomer") -> bytes:
     Examples:
         >>> from pathlib import Path
         >>> import synth, verify
-        >>> from synth.export import mscclpp
-        >>> from verify.asynchronous.mscclpp import verify_plan
+        >>> from latecomer.synth.export import mscclpp
+        >>> from latecomer.verify.asynchronous.mscclpp import verify_plan
         >>> text = mscclpp.encode(synth.generate(8, chunks=8))
         >>> verify_plan(text).verdict is verify.Verdict.PROVED
         True

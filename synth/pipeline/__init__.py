@@ -3,8 +3,8 @@
 Examples:
     Four stages, eight microbatches, and a link with a latency of three forwards:
 
-    >>> from synth.pipeline import make, place, plan
-    >>> from verify.pipeline import Instance, Link, write
+    >>> from latecomer.synth.pipeline import make, place, plan
+    >>> from latecomer.verify.pipeline import Instance, Link, write
     >>> instance = Instance(forward=(1,) * 4, backward=(1,) * 4, weight=(1,) * 4,
     ...                     links=(Link((1, 2), latency=3),))
     >>> problem = make(8, instance, place(4, virtual=1, placement="loop"))  # a Problem
@@ -16,10 +16,10 @@ Examples:
     >>> write(answer.schedule, "pipeline.json")
 """
 
-from synth.pipeline.answer import PipelineAnswer
-from synth.pipeline.plan import METHODS, Solver, plan
-from synth.pipeline.problem import Placement, Problem, make, place
-from synth.pipeline.robust import Objective, Robust, Scenario, robust
+from latecomer.synth.pipeline.answer import PipelineAnswer
+from latecomer.synth.pipeline.plan import METHODS, Solver, plan
+from latecomer.synth.pipeline.problem import Placement, Problem, make, place
+from latecomer.synth.pipeline.robust import Objective, Robust, Scenario, robust
 
 __all__ = [
     "METHODS",

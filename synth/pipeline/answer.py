@@ -1,7 +1,7 @@
 """What ``synth pipeline`` answers: a proved schedule, and what is known of the optimum.
 
-A lower bound has a proof: the closed form of ``verify.pipeline.bounds`` (on paper), a certificate,
-or CP-SAT's word.
+A lower bound has a proof: the closed form of ``latecomer.verify.pipeline.bounds`` (on paper), a
+certificate, or CP-SAT's word.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from synth.answer import Answer, Basis
-from synth.pipeline.problem import Problem
-from verify.pipeline.costs import told_apart
-from verify.pipeline.schedule import Number, PipelineSchedule
-from verify.pipeline.verdict import Measures, PipelineReport, gap_in_words, relative_gap
+from latecomer.synth.answer import Answer, Basis
+from latecomer.synth.pipeline.problem import Problem
+from latecomer.verify.pipeline.costs import told_apart
+from latecomer.verify.pipeline.schedule import Number, PipelineSchedule
+from latecomer.verify.pipeline.verdict import Measures, PipelineReport, gap_in_words, relative_gap
 
 CLOSED_FORM = "closed form"
 CERTIFICATE = "certificate"

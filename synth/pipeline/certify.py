@@ -1,8 +1,8 @@
 """Certificates for answers: "optimal" by a checked refutation instead of a solver's word.
 
-The search (``synth.pipeline.refute``) is believed nothing: what it writes is checked by
-``verify.pipeline.refutation``, which shares no code with it, and can be checked by the program that
-is extracted from Coq (docs/explanation/trust.md).
+The search (``latecomer.synth.pipeline.refute``) is believed nothing: what it writes is checked by
+``latecomer.verify.pipeline.refutation``, which shares no code with it, and can be checked by the
+program that is extracted from Coq (docs/explanation/trust.md).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import msgspec
 
-from synth.answer import Basis
-from synth.pipeline.answer import CERTIFICATE, PipelineAnswer, basis_of, makespan_of
-from synth.pipeline.refute import OutOfTime, Possible, refute, suits
-from verify.errors import SynthesisError
-from verify.pipeline.refutation import Refused, check
+from latecomer.synth.answer import Basis
+from latecomer.synth.pipeline.answer import CERTIFICATE, PipelineAnswer, basis_of, makespan_of
+from latecomer.synth.pipeline.refute import OutOfTime, Possible, refute, suits
+from latecomer.verify.errors import SynthesisError
+from latecomer.verify.pipeline.refutation import Refused, check
 
 
 class NoCertificate(Exception):

@@ -1,8 +1,9 @@
 """One order for several scenarios by CP-SAT: as many models as scenarios, and one order for all.
 
-Each scenario has start times of its own (``synth.pipeline.model``). For any two actions of a rank
-whose order is open, one literal says which comes first, in all scenarios alike. Of two actions of a
-stage only these are open: F, I or W of a microbatch against a later kind of an earlier microbatch.
+Each scenario has start times of its own (``latecomer.synth.pipeline.model``). For any two actions
+of a rank whose order is open, one literal says which comes first, in all scenarios alike. Of two
+actions of a stage only these are open: F, I or W of a microbatch against a later kind of an earlier
+microbatch.
 
 Only for one stage per rank and links without occupancy: the order of messages, which is free here
 in each scenario, would else have to be common, too. It scales badly; ``PAIRS`` is what is tried.
@@ -17,14 +18,14 @@ from fractions import Fraction
 
 from ortools.sat.python import cp_model
 
-from synth.pipeline.cpsat import MARGIN
-from synth.pipeline.evaluate import makespan
-from synth.pipeline.model import PipelineModel, unit_of
-from synth.pipeline.problem import Orders, Problem, Starts
-from synth.pipeline.timed import compute_only
-from synth.solvers.cpsat import set_up
-from synth.solvers.interrupt import interruptible
-from verify.pipeline.schedule import Action, Kind
+from latecomer.synth.pipeline.cpsat import MARGIN
+from latecomer.synth.pipeline.evaluate import makespan
+from latecomer.synth.pipeline.model import PipelineModel, unit_of
+from latecomer.synth.pipeline.problem import Orders, Problem, Starts
+from latecomer.synth.pipeline.timed import compute_only
+from latecomer.synth.solvers.cpsat import set_up
+from latecomer.synth.solvers.interrupt import interruptible
+from latecomer.verify.pipeline.schedule import Action, Kind
 
 PAIRS = 8000
 """Literals times scenarios up to which the solver is asked."""

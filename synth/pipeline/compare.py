@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from synth.answer import Basis
-from synth.pipeline.answer import PipelineAnswer
-from synth.pipeline.named import Unsuited
-from synth.pipeline.parsing import number
-from synth.pipeline.plan import Progress, Solver, plan
-from synth.pipeline.portfolio import QUICK
-from synth.pipeline.problem import Problem
-from verify.errors import ArgumentError
-from verify.pipeline.check import check
-from verify.pipeline.costs import DECIMALS
-from verify.pipeline.schedule import Link, Number
-from verify.pipeline.verdict import Measures
+from latecomer.synth.answer import Basis
+from latecomer.synth.pipeline.answer import PipelineAnswer
+from latecomer.synth.pipeline.named import Unsuited
+from latecomer.synth.pipeline.parsing import number
+from latecomer.synth.pipeline.plan import Progress, Solver, plan
+from latecomer.synth.pipeline.portfolio import QUICK
+from latecomer.synth.pipeline.problem import Problem
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.pipeline.check import check
+from latecomer.verify.pipeline.costs import DECIMALS
+from latecomer.verify.pipeline.schedule import Link, Number
+from latecomer.verify.pipeline.verdict import Measures
 
 KEPT = "kept"
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from synth.pipeline.evaluate import makespan
-from synth.pipeline.model import PipelineModel, unit_of
-from synth.pipeline.problem import Orders, Problem, Starts
-from synth.solvers.cpsat import set_up
-from synth.solvers.interrupt import interruptible
+from latecomer.synth.pipeline.evaluate import makespan
+from latecomer.synth.pipeline.model import PipelineModel, unit_of
+from latecomer.synth.pipeline.problem import Orders, Problem, Starts
+from latecomer.synth.solvers.cpsat import set_up
+from latecomer.synth.solvers.interrupt import interruptible
 
 # CP-SAT computes in 64 bits.
 LONGEST = 2**40

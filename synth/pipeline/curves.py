@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape
 
-from synth.pipeline.compare import KEPT, DelayComparison
-from verify.pipeline.schedule import Number
-from verify.report.svg import page
+from latecomer.synth.pipeline.compare import KEPT, DelayComparison
+from latecomer.verify.pipeline.schedule import Number
+from latecomer.verify.report.svg import page
 
 COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#566573", "#17a2a2", "#a04000")
 BOUND = "lower bound"

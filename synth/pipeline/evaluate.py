@@ -2,16 +2,16 @@
 
 Each rank runs its order; an action starts when its rank is free and its data is there. Messages
 leave when they are computed; a link with occupancy serves first what is ready first (at equal times
-the lower rank). This is the model of ``verify.pipeline.lower``, of which it is independent: what is
-written is measured there.
+the lower rank). This is the model of ``latecomer.verify.pipeline.lower``, of which it is
+independent: what is written is measured there.
 """
 
 from __future__ import annotations
 
 import heapq
 
-from synth.pipeline.problem import Orders, Problem
-from verify.pipeline.schedule import Action
+from latecomer.synth.pipeline.problem import Orders, Problem
+from latecomer.verify.pipeline.schedule import Action
 
 GIVES = {"F": 2, "I": -1, "W": -1, "B": -2}
 """Half activations that an action takes."""

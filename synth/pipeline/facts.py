@@ -1,8 +1,8 @@
 """What holds in every schedule of a pipeline, as arrays: for the search for refutations.
 
-The facts are those of ``verify.pipeline.refutation``, which shares no code with this: microbatches
-are alike, so action number m of a stage and kind is the m-th that the stage runs, whichever it is
-of.
+The facts are those of ``latecomer.verify.pipeline.refutation``, which shares no code with this:
+microbatches are alike, so action number m of a stage and kind is the m-th that the stage runs,
+whichever it is of.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from synth.pipeline.problem import Problem
+from latecomer.synth.pipeline.problem import Problem
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

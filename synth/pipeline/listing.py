@@ -24,10 +24,10 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from synth.pipeline.evaluate import line_of
-from synth.pipeline.named import require_one_each
-from synth.pipeline.problem import Orders, Problem
-from verify.pipeline.schedule import Action
+from latecomer.synth.pipeline.evaluate import line_of
+from latecomer.synth.pipeline.named import require_one_each
+from latecomer.synth.pipeline.problem import Orders, Problem
+from latecomer.verify.pipeline.schedule import Action
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ import math
 
 from ortools.sat.python import cp_model
 
-from synth.pipeline.evaluate import durations, line_of, starts
-from synth.pipeline.problem import Orders, Problem
-from verify.pipeline.schedule import Action, Kind
+from latecomer.synth.pipeline.evaluate import durations, line_of, starts
+from latecomer.synth.pipeline.problem import Orders, Problem
+from latecomer.verify.pipeline.schedule import Action, Kind
 
 
 def unit_of(problem: Problem) -> int:

@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from synth.pipeline.evaluate import Stuck, makespan, peaks
-from synth.pipeline.problem import Orders, Problem
-from verify.errors import ArgumentError
-from verify.pipeline.schedule import Action
+from latecomer.synth.pipeline.evaluate import Stuck, makespan, peaks
+from latecomer.synth.pipeline.problem import Orders, Problem
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.pipeline.schedule import Action
 
 
 class Unsuited(ArgumentError):

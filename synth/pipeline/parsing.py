@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from synth.pipeline.problem import linked_ranks
-from verify.errors import ArgumentError
-from verify.pipeline.costs import exact
-from verify.pipeline.schedule import Duplex, Link, Number
+from latecomer.synth.pipeline.problem import linked_ranks
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.pipeline.costs import exact
+from latecomer.verify.pipeline.schedule import Duplex, Link, Number
 
 _NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII)
 EXAMPLE = "For example: 6-7:30 or 2-3:12:4:half"

@@ -14,19 +14,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
-from synth.answer import Basis
-from synth.pipeline.answer import CLOSED_FORM, PipelineAnswer, basis_of, makespan_of
-from synth.pipeline.evaluate import Stuck, makespan
-from synth.pipeline.portfolio import QUICK, QuickSchedule, portfolio, split
-from synth.pipeline.problem import Orders, Problem, Starts
-from synth.pipeline.timed import compute_only, with_messages
-from verify.core.schedule import Scalar
-from verify.core.verdict import Verdict
-from verify.errors import ArgumentError, SynthesisError
-from verify.pipeline.check import check
-from verify.pipeline.costs import json_number
-from verify.pipeline.schedule import Number
-from verify.pipeline.verdict import PipelineReport
+from latecomer.synth.answer import Basis
+from latecomer.synth.pipeline.answer import CLOSED_FORM, PipelineAnswer, basis_of, makespan_of
+from latecomer.synth.pipeline.evaluate import Stuck, makespan
+from latecomer.synth.pipeline.portfolio import QUICK, QuickSchedule, portfolio, split
+from latecomer.synth.pipeline.problem import Orders, Problem, Starts
+from latecomer.synth.pipeline.timed import compute_only, with_messages
+from latecomer.verify.core.schedule import Scalar
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import ArgumentError, SynthesisError
+from latecomer.verify.pipeline.check import check
+from latecomer.verify.pipeline.costs import json_number
+from latecomer.verify.pipeline.schedule import Number
+from latecomer.verify.pipeline.verdict import PipelineReport
 
 METHODS = ("best", "cp-sat", "heuristic", *QUICK)
 Progress = Callable[[str], None]
@@ -85,8 +85,8 @@ def plan(
     A KeyboardInterrupt while the solver runs ends the search; the best so far is returned.
 
     Examples:
-        >>> from synth.pipeline import Solver, make, plan
-        >>> from verify.pipeline import uniform
+        >>> from latecomer.synth.pipeline import Solver, make, plan
+        >>> from latecomer.verify.pipeline import uniform
         >>> problem = make(8, uniform(4), rank_of=(0, 1, 2, 3))
         >>> for method in ("gpipe", "1f1b", "zero-bubble"):
         ...     print(method, plan(problem, method).value)
@@ -140,7 +140,10 @@ def _best(
 
 def _certified(answer: PipelineAnswer, time_limit_s: float, progress: Progress) -> PipelineAnswer:
     """The same by a certificate, where one is found before the time is up or Ctrl-C comes."""
-    from synth.pipeline.certify import NoCertificate, certified  # numpy takes a while to load
+    from latecomer.synth.pipeline.certify import (  # numpy takes a while to load
+        NoCertificate,
+        certified,
+    )
 
     progress(f"{answer.value:g}: certificate")
     try:
@@ -202,7 +205,7 @@ def _solved(
 ) -> UnprovedPrograms:
     """What CP-SAT makes of the best of the quick methods; ``tried`` gets its makespan."""
     # loading the solver takes longer than all quick methods
-    from synth.pipeline.cpsat import INTERRUPTED, solve
+    from latecomer.synth.pipeline.cpsat import INTERRUPTED, solve
 
     shown = problem.costs.shown
     bound = problem.closed_form

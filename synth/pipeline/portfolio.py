@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from synth.pipeline import named
-from synth.pipeline.evaluate import makespan
-from synth.pipeline.listing import Rules, adaptra, greedy
-from synth.pipeline.problem import Orders, Problem
+from latecomer.synth.pipeline import named
+from latecomer.synth.pipeline.evaluate import makespan
+from latecomer.synth.pipeline.listing import Rules, adaptra, greedy
+from latecomer.synth.pipeline.problem import Orders, Problem
 
 LOOK_AHEAD = (
     Rules(),

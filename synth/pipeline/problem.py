@@ -18,12 +18,12 @@ from typing import Literal
 
 import msgspec
 
-from verify.core.schedule import Scalar
-from verify.errors import ArgumentError
-from verify.pipeline.bounds import lower_bound
-from verify.pipeline.costs import Costs, exact, fault
-from verify.pipeline.format import MAX_ACTIONS, MAX_MICROBATCHES, MAX_STAGES
-from verify.pipeline.schedule import Action, Instance, Link, Number, PipelineSchedule
+from latecomer.verify.core.schedule import Scalar
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.pipeline.bounds import lower_bound
+from latecomer.verify.pipeline.costs import Costs, exact, fault
+from latecomer.verify.pipeline.format import MAX_ACTIONS, MAX_MICROBATCHES, MAX_STAGES
+from latecomer.verify.pipeline.schedule import Action, Instance, Link, Number, PipelineSchedule
 
 Placement = Literal["loop", "vee"]
 Orders = list[list[Action]]
@@ -145,7 +145,7 @@ def place(stages: int, virtual: int, placement: Placement) -> tuple[int, ...]:
         ArgumentError: the numbers don't fit.
 
     Examples:
-        >>> from synth.pipeline import place
+        >>> from latecomer.synth.pipeline import place
         >>> place(8, virtual=2, placement="loop")
         (0, 1, 2, 3, 0, 1, 2, 3)
         >>> place(8, virtual=2, placement="vee")
@@ -176,8 +176,8 @@ def make(microbatches: int, instance: Instance, rank_of: Sequence[int]) -> Probl
             meets a memory limit.
 
     Examples:
-        >>> from synth.pipeline import make
-        >>> from verify.pipeline import uniform
+        >>> from latecomer.synth.pipeline import make
+        >>> from latecomer.verify.pipeline import uniform
         >>> problem = make(8, uniform(4), rank_of=(0, 1, 2, 3))
         >>> problem.ranks, problem.stages, problem.microbatches
         (4, 4, 8)

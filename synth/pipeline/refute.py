@@ -1,12 +1,13 @@
 """Refutations of every shorter schedule: a tree of cases, found by search, made small, checked.
 
-A case that propagation (``synth.pipeline.windows``) does not close is split: of two actions of a
-rank either one comes first or the other. Of a few pairs with little slack that one is taken which
-makes both cases the most narrow; where one of its cases is closed at once, the other goes on. From
-the closed cases upwards only those steps are kept that a contradiction was found from; a
-distinction of which one case does not need its assumption is left out.
+A case that propagation (``latecomer.synth.pipeline.windows``) does not close is split: of two
+actions of a rank either one comes first or the other. Of a few pairs with little slack that one is
+taken which makes both cases the most narrow; where one of its cases is closed at once, the other
+goes on. From the closed cases upwards only those steps are kept that a contradiction was found
+from; a distinction of which one case does not need its assumption is left out.
 
-The text is what ``verify.pipeline.refutation`` checks, and the checker that is proved in Coq.
+The text is what ``latecomer.verify.pipeline.refutation`` checks, and the checker that is proved in
+Coq.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.pipeline.facts import Facts
-from synth.pipeline.problem import Problem
-from synth.pipeline.windows import Contradiction, Log, Windows
+from latecomer.synth.pipeline.facts import Facts
+from latecomer.synth.pipeline.problem import Problem
+from latecomer.synth.pipeline.windows import Contradiction, Log, Windows
 
 PAIRS = 8
 """Pairs of actions that are tried at a case."""

@@ -23,14 +23,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
-from synth.answer import Basis, optimal_by
-from synth.pipeline.answer import CLOSED_FORM, PipelineAnswer, basis_of, weakest
-from synth.pipeline.evaluate import GIVES, Stuck, makespan, peaks
-from synth.pipeline.plan import Progress, Solver, UnprovedPrograms, finish, plan
-from synth.pipeline.portfolio import portfolio, split
-from synth.pipeline.problem import Orders, Problem
-from verify.pipeline.schedule import Action, Duplex, Link, Number
-from verify.pipeline.verdict import gap_in_words, relative_gap
+from latecomer.synth.answer import Basis, optimal_by
+from latecomer.synth.pipeline.answer import CLOSED_FORM, PipelineAnswer, basis_of, weakest
+from latecomer.synth.pipeline.evaluate import GIVES, Stuck, makespan, peaks
+from latecomer.synth.pipeline.plan import Progress, Solver, UnprovedPrograms, finish, plan
+from latecomer.synth.pipeline.portfolio import portfolio, split
+from latecomer.synth.pipeline.problem import Orders, Problem
+from latecomer.verify.pipeline.schedule import Action, Duplex, Link, Number
+from latecomer.verify.pipeline.verdict import gap_in_words, relative_gap
 
 Objective = Literal["worst", "mean"]
 FARTHEST = 12
@@ -121,8 +121,8 @@ def robust(
     A KeyboardInterrupt ends the search; the best so far is returned.
 
     Examples:
-        >>> from synth.pipeline import Scenario, Solver, make, robust
-        >>> from verify.pipeline import Link, uniform
+        >>> from latecomer.synth.pipeline import Scenario, Solver, make, robust
+        >>> from latecomer.verify.pipeline import Link, uniform
         >>> fast = make(8, uniform(4), rank_of=(0, 1, 2, 3))
         >>> slow = fast.with_links([Link((1, 2), latency=3)])
         >>> scenarios = [Scenario("fast", fast), Scenario("slow", slow)]
@@ -207,7 +207,7 @@ def _improve_by_solver(
     best: _Best, score: _Score, bounds: list[_Bound], solver: Solver, progress: Progress
 ) -> None:
     """CP-SAT for all scenarios together, where there is something to gain and they are small."""
-    from synth.pipeline import common_order  # the solver is imported where it is used
+    from latecomer.synth.pipeline import common_order  # the solver is imported where it is used
 
     problems = [scenario.problem for scenario in score.scenarios]
     value = score(best.orders)[0]

@@ -7,12 +7,12 @@ from typing import Any
 
 from rich.table import Table
 
-from synth.answer import Basis
-from synth.pipeline.answer import PipelineAnswer
-from synth.pipeline.compare import DelayComparison, FactorRow
-from synth.pipeline.robust import Robust
-from verify.pipeline import costs
-from verify.pipeline.schedule import Link
+from latecomer.synth.answer import Basis
+from latecomer.synth.pipeline.answer import PipelineAnswer
+from latecomer.synth.pipeline.compare import DelayComparison, FactorRow
+from latecomer.synth.pipeline.robust import Robust
+from latecomer.verify.pipeline import costs
+from latecomer.verify.pipeline.schedule import Link
 
 MOST_SHOWN = 16
 """Links or ranks that one line names."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from synth.pipeline.evaluate import durations
-from synth.pipeline.problem import Orders, Problem, Starts
-from verify.pipeline.schedule import Action
+from latecomer.synth.pipeline.evaluate import durations
+from latecomer.synth.pipeline.problem import Orders, Problem, Starts
+from latecomer.verify.pipeline.schedule import Action
 
 # Of actions that take no time, at one time: those that free memory before the one that takes it.
 TURN = {"I": 0, "W": 1, "F": 2}

@@ -12,7 +12,8 @@ until nothing new follows:
                               (Carlier and Pinson; Baptiste, Le Pape and Nuijten, chapter 2)
 
 With a log, each thing that is found is written down as a step of a refutation, with the steps that
-it was found from; so the search (``synth.pipeline.refute``) can leave out what was of no use.
+it was found from; so the search (``latecomer.synth.pipeline.refute``) can leave out what was of no
+use.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from typing import Literal
 
 import numpy as np
 
-from synth.pipeline.facts import Facts, Ints
+from latecomer.synth.pipeline.facts import Facts, Ints
 
 FAR = 2**62
-"""Later than any time that is asked about (``MOST_TICKS`` of ``synth.pipeline.refute``)."""
+"""Later than any time that is asked about (``MOST_TICKS`` of the search for refutations)."""
 
 
 class Contradiction(Exception):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from typing import Literal
 
-from synth.solvers.model import Model, Outcome, Undecided
-from verify.errors import ArgumentError
+from latecomer.synth.solvers.model import Model, Outcome, Undecided
+from latecomer.verify.errors import ArgumentError
 
 SolverName = Literal["z3", "cp-sat"]
 SOLVERS: tuple[SolverName, ...] = ("z3", "cp-sat")
@@ -26,9 +26,9 @@ def solve(
     A KeyboardInterrupt stops the solver and is passed on.
     """
     if solver == "z3":
-        from synth.solvers import z3 as backend
+        from latecomer.synth.solvers import z3 as backend
     else:
-        from synth.solvers import cpsat as backend  # type: ignore[no-redef]
+        from latecomer.synth.solvers import cpsat as backend  # type: ignore[no-redef]
     return backend.solve(model, seed, work, time_limit_s)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import combinations
 
-from synth.solvers.model import Model
+from latecomer.synth.solvers.model import Model
 
 
 class Clauses(Model):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ortools.sat.python import cp_model
 
-from synth.solvers.interrupt import interruptible
-from synth.solvers.model import Exhausted, Found, Model, Outcome, Undecided
+from latecomer.synth.solvers.interrupt import interruptible
+from latecomer.synth.solvers.model import Exhausted, Found, Model, Outcome, Undecided
 
 
 def set_up(seed: int, time_limit_s: float | None, workers: int = 1) -> cp_model.CpSolver:
@@ -15,7 +15,7 @@ def set_up(seed: int, time_limit_s: float | None, workers: int = 1) -> cp_model.
     solver.parameters.random_seed = seed
     if time_limit_s is not None:
         solver.parameters.max_time_in_seconds = time_limit_s
-    # Ctrl-C is ours to handle: see synth.solvers.interrupt.
+    # Ctrl-C is ours to handle: see latecomer.synth.solvers.interrupt.
     solver.parameters.catch_sigint_signal = False
     return solver
 

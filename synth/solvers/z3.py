@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import z3
 
-from synth.solvers.interrupt import interruptible
-from synth.solvers.model import Exhausted, Found, Model, Outcome, Undecided
+from latecomer.synth.solvers.interrupt import interruptible
+from latecomer.synth.solvers.model import Exhausted, Found, Model, Outcome, Undecided
 
 STEPS = 4_000_000
 """Of Z3, for one unit of work: about a second, up to five where conflicts are long."""

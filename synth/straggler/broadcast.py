@@ -36,10 +36,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from verify.core.schedule import IntArray
+from latecomer.verify.core.schedule import IntArray
 
 Moves = tuple[IntArray, IntArray, IntArray]
-"""Senders, receivers, chunks. Ranks are named as in :mod:`synth.straggler.instance`."""
+"""Senders, receivers, chunks. Ranks are named as in :mod:`latecomer.synth.straggler.instance`."""
 NONE = -1
 """Instead of a chunk."""
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from synth.cost import MOST_CHUNKS, Setting, best_chunks, completion_cost, straggler_cost
-from synth.solvers.choice import SolverName, Solving
-from synth.standard import require_ranks
-from synth.straggler.generate import MOST_RANKS, StragglerAnswer, search
-from synth.straggler.instance import Owners, PortModel
-from synth.straggler.search import Progress
-from verify.errors import SearchTimeout
+from latecomer.synth.cost import MOST_CHUNKS, Setting, best_chunks, completion_cost, straggler_cost
+from latecomer.synth.solvers.choice import SolverName, Solving
+from latecomer.synth.standard import require_ranks
+from latecomer.synth.straggler.generate import MOST_RANKS, StragglerAnswer, search
+from latecomer.synth.straggler.instance import Owners, PortModel
+from latecomer.synth.straggler.search import Progress
+from latecomer.verify.errors import SearchTimeout
 
 LARGEST = 2**21
 """Ranks times chunks of a candidate: larger files gain little and load slowly."""
@@ -61,7 +61,7 @@ def choose(
 
     With ``m`` or ``chunks`` given, or no ``setting`` to predict in (then m = 1), there is nothing
     to choose and there are no candidates. The other arguments are those of
-    :func:`synth.straggler.generate.search`.
+    :func:`latecomer.synth.straggler.generate.search`.
 
     Raises:
         ArgumentError: as ``search``.

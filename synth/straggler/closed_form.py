@@ -1,9 +1,9 @@
 """A completion at the lower bound for every n and any number of chunks, in closed form.
 
-The late rank broadcasts (see :mod:`synth.straggler.broadcast`): chunk t leaves it in round t, full.
-For that it must have received the helpers' sum of chunk t by then, and one idle port per round is
-just enough: no rank has anything to send to the root of a broadcast, so where the root gives, its
-partner's port to send is idle. In round t the late rank
+The late rank broadcasts (see :mod:`latecomer.synth.straggler.broadcast`): chunk t leaves it in
+round t, full. For that it must have received the helpers' sum of chunk t by then, and one idle port
+per round is just enough: no rank has anything to send to the root of a broadcast, so where the root
+gives, its partner's port to send is idle. In round t the late rank
 
     gives     chunk t, full since the round before, and
     receives  the helpers' sum of chunk t + 1, from the idle helper, which therefore owns it.
@@ -12,8 +12,8 @@ Chunk 0 is the exception: no rank could send to the late rank before round 0. It
 chunk, and the receiver, who owns chunk 0, makes it full; the late rank receives it back later,
 full, when no sums are left to receive: at once if it is the only chunk. So R = k + ceil(log2 n) - 1
 rounds for every k >= 1, as many as the broadcast has and as few as there can be (see
-:mod:`verify.core.bounds`). StragglAR (arXiv 2505.23523) is at the bound for powers of two, with
-k = n - 1.
+:mod:`latecomer.verify.core.bounds`). StragglAR (arXiv 2505.23523) is at the bound for powers of
+two, with k = n - 1.
 
 The owners are few, those beside the root's partners, so the waiting phase is no balanced
 ReduceScatter but the broadcast backwards, with every move turned into a reduce from receiver to
@@ -34,9 +34,9 @@ from functools import cached_property
 
 import numpy as np
 
-from synth.straggler.broadcast import Broadcast
-from synth.straggler.instance import Instance
-from verify.arrays import ArrayRounds, Columns
+from latecomer.synth.straggler.broadcast import Broadcast
+from latecomer.synth.straggler.instance import Instance
+from latecomer.verify.arrays import ArrayRounds, Columns
 
 
 class ClosedForm:

@@ -35,9 +35,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from synth.solvers.model import Found, Model
-from synth.straggler.instance import Instance
-from verify.core.schedule import Op, Round, Transfer
+from latecomer.synth.solvers.model import Found, Model
+from latecomer.synth.straggler.instance import Instance
+from latecomer.verify.core.schedule import Op, Round, Transfer
 
 Form = Literal["staged", "cyclic", "general"]
 FORMS: tuple[Form, ...] = ("staged", "cyclic", "general")

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from synth.answer import Answer, Basis, basis_of, checked
-from synth.solvers.choice import SolverName, Solving
-from synth.standard import require_chunks, require_rank, require_ranks
-from synth.straggler.completion import FORMS
-from synth.straggler.instance import (
+from latecomer.synth.answer import Answer, Basis, basis_of, checked
+from latecomer.synth.solvers.choice import SolverName, Solving
+from latecomer.synth.standard import require_chunks, require_rank, require_ranks
+from latecomer.synth.straggler.completion import FORMS
+from latecomer.synth.straggler.instance import (
     OWNERS,
     PORT_MODELS,
     Instance,
@@ -22,14 +22,14 @@ from synth.straggler.instance import (
     PortModel,
     real_names,
 )
-from synth.straggler.search import CONSTRUCTIVE, Attempt, Progress, Result, Search
-from verify.arrays import phase, with_table
-from verify.core.schedule import Scalar, Schedule
-from verify.core.verdict import Report
-from verify.errors import ArgumentError, SearchTimeout
-from verify.renaming import renamed
+from latecomer.synth.straggler.search import CONSTRUCTIVE, Attempt, Progress, Result, Search
+from latecomer.verify.arrays import phase, with_table
+from latecomer.verify.core.schedule import Scalar, Schedule
+from latecomer.verify.core.verdict import Report
+from latecomer.verify.errors import ArgumentError, SearchTimeout
+from latecomer.verify.renaming import renamed
 
-# The same as MAX_RANKS of verify.core.format: a file with more would not be read.
+# The same as MAX_RANKS of latecomer.verify.core.format: a file with more would not be read.
 MOST_RANKS = 2**14
 """The most that a file may have."""
 
@@ -93,7 +93,8 @@ def generate(
 ) -> Schedule:
     """A proved AllReduce schedule of ``n`` ranks of which ``late`` (default: the last) is late.
 
-    Arguments and errors are those of ``synth.straggler.generate.search``, which tells more.
+    Arguments and errors are those of ``latecomer.synth.straggler.generate.search``, which tells
+    more.
 
     Examples:
         >>> import synth, verify
@@ -155,7 +156,7 @@ def search(
         SearchTimeout: no schedule was found with so much work, or in time.
 
     Examples:
-        >>> from synth.straggler.generate import search
+        >>> from latecomer.synth.straggler.generate import search
         >>> answer = search(8, chunks=4)  # a StragglerAnswer
         >>> answer.value, answer.bound, answer.optimal, answer.basis  # rounds after the arrival
         (6, 6, True, <Basis.THEOREM: 'theorem'>)

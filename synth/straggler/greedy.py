@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 from ortools.graph.python import min_cost_flow
 
-from synth.straggler.instance import Instance
-from verify.core.schedule import Round, Transfer
-from verify.errors import SearchTimeout
+from latecomer.synth.straggler.instance import Instance
+from latecomer.verify.core.schedule import Round, Transfer
+from latecomer.verify.errors import SearchTimeout
 
 FORESIGHT_RANKS = 160
 """Up to so many ranks several preferences are tried per round; beyond, one takes long enough."""

@@ -1,8 +1,8 @@
 """One late rank among n: what the searches start from.
 
-Names in all of ``synth.straggler``: the N = n - 1 helpers are ranks 0 .. N-1 and the late rank is
-N; real names are given at the very end (:func:`real_names`). The buffer has k chunks, any number;
-where k = N * m, each helper can own m of them, as StragglAR (arXiv 2505.23523) has it.
+Names in all of ``latecomer.synth.straggler``: the N = n - 1 helpers are ranks 0 .. N-1 and the late
+rank is N; real names are given at the very end (:func:`real_names`). The buffer has k chunks, any
+number; where k = N * m, each helper can own m of them, as StragglAR (arXiv 2505.23523) has it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from verify.core.bounds import dissemination_bound, spread_bound
-from verify.core.schedule import IntArray
+from latecomer.verify.core.bounds import dissemination_bound, spread_bound
+from latecomer.verify.core.schedule import IntArray
 
 PortModel = Literal["duplex", "matching"]
 Owners = Literal["auto", "balanced", "free"]
@@ -41,7 +41,7 @@ class Instance:
 
     @property
     def bound(self) -> int:
-        """No schedule of so many chunks has fewer completion rounds (``verify.core.bounds``)."""
+        """No schedule of so many chunks has fewer completion rounds, by ``verify``'s bounds."""
         return max(
             dissemination_bound(self.ranks, self.chunks),
             spread_bound(self.ranks, self.chunks, self.ports),

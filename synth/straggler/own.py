@@ -6,16 +6,16 @@ whoever runs a part can have the whole proved first and see that it has its part
 
 from __future__ import annotations
 
-from synth.straggler.closed_form import ClosedForm
-from synth.straggler.instance import Instance
-from synth.straggler.program import OwnRound, program
-from verify.arrays import phase, with_table
-from verify.core.schedule import Phase, Round, Schedule, Transfer
+from latecomer.synth.straggler.closed_form import ClosedForm
+from latecomer.synth.straggler.instance import Instance
+from latecomer.synth.straggler.program import OwnRound, program
+from latecomer.verify.arrays import phase, with_table
+from latecomer.verify.core.schedule import Phase, Round, Schedule, Transfer
 
 
 def own_part(n: int, rank: int, chunks: int) -> Schedule:
     """All transfers of ``rank`` (the last is late), in their rounds; those of other ranks are not
-    there. ArgumentError as :func:`synth.straggler.program.program`.
+    there. ArgumentError as :func:`latecomer.synth.straggler.program.program`.
     """
     own_program = program(n, rank, chunks=chunks)
     waiting = tuple(_as_round(rank, own_round) for own_round in own_program.waiting)
@@ -42,8 +42,8 @@ def _as_round(rank: int, own_round: OwnRound) -> Round:
 def whole(n: int, chunks: int) -> Schedule:
     """The transfers of all ranks, as ``synth generate --owners free`` writes them; not proved yet.
 
-    ``synth.straggler.generate`` has what it makes proved. Who asks here has it proved himself, and
-    would otherwise wait for that twice.
+    ``latecomer.synth.straggler.generate`` has what it makes proved. Who asks here has it proved
+    himself, and would otherwise wait for that twice.
     """
     form = ClosedForm(Instance(n, chunks))
     waiting = form.waiting()

@@ -1,10 +1,10 @@
 """Completions with matching ports for any n: every round a maximum-weight matching of the ranks.
 
 The weight of a pair is what its two ranks gain from an exchange: one for each direction in which
-there is a chunk to give, and besides, as in :mod:`synth.straggler.greedy`, a little more for chunks
-that few ranks hold and for receivers that lack many. Source: rarest-first exchange by matchings, as
-in the published generator of StragglAR; the second term, and the exact matching (networkx, after
-Galil 1986) in place of one pair after the other, are ours.
+there is a chunk to give, and besides, as in :mod:`latecomer.synth.straggler.greedy`, a little more
+for chunks that few ranks hold and for receivers that lack many. Source: rarest-first exchange by
+matchings, as in the published generator of StragglAR; the second term, and the exact matching
+(networkx, after Galil 1986) in place of one pair after the other, are ours.
 
 Owners are balanced: chunk c is exchanged by helper c mod N in round c.
 """
@@ -17,9 +17,9 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.straggler.instance import Instance
-from verify.core.schedule import Round, Transfer
-from verify.errors import SearchTimeout
+from latecomer.synth.straggler.instance import Instance
+from latecomer.verify.core.schedule import Round, Transfer
+from latecomer.verify.errors import SearchTimeout
 
 # Far above what rarity and lack add to one direction, so these mostly decide only between matchings
 # that gain in as many directions.

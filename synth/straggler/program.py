@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from synth.standard import require_rank, require_ranks
-from synth.straggler.closed_form import ClosedForm
-from synth.straggler.instance import Instance, real_names
-from verify.arrays import ArrayRounds
-from verify.core.schedule import Op
-from verify.errors import ArgumentError
+from latecomer.synth.standard import require_rank, require_ranks
+from latecomer.synth.straggler.closed_form import ClosedForm
+from latecomer.synth.straggler.instance import Instance, real_names
+from latecomer.verify.arrays import ArrayRounds
+from latecomer.verify.core.schedule import Op
+from latecomer.verify.errors import ArgumentError
 
 MOST_RANKS = 2**24
 """A program grows with its chunks; of the ranks only the logarithm counts."""
@@ -65,7 +65,7 @@ def program(n: int, rank: int, *, chunks: int, late: int | None = None) -> Progr
         ArgumentError: an argument is out of its range.
 
     Examples:
-        >>> from synth.straggler.program import program
+        >>> from latecomer.synth.straggler.program import program
         >>> mine = program(1_000_000, rank=5, chunks=4)  # a Program
         >>> len(mine.waiting), len(mine.completion)
         (41, 23)
@@ -78,7 +78,7 @@ def program(n: int, rank: int, *, chunks: int, late: int | None = None) -> Progr
         require_rank(option, value, n)
     if not 1 <= chunks <= MOST_CHUNKS:
         raise ArgumentError("--chunks", chunks, f"must be in 1..{MOST_CHUNKS}")
-    # The names of synth.straggler.instance: the late rank is the last.
+    # The names of latecomer.synth.straggler.instance: the late rank is the last.
     own = n - 1 if rank == late else rank - (rank > late)
     form = ClosedForm(Instance(n, chunks), own)
 

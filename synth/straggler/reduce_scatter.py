@@ -11,7 +11,7 @@ Chunk c of k chunks is owned by helper c mod N (N helpers, ranks 0 .. N-1). All 
 
 from __future__ import annotations
 
-from verify.core.schedule import Round, Transfer
+from latecomer.verify.core.schedule import Round, Transfer
 
 
 def rotation(helpers: int, chunks: int) -> tuple[Round, ...]:

@@ -21,18 +21,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from synth.solvers.choice import Solving
-from synth.solvers.model import Exhausted, Found, Outcome, Undecided
-from synth.straggler.closed_form import ClosedForm
-from synth.straggler.completion import CompletionQuestion, Form
-from synth.straggler.instance import Instance, Owners, PortModel
-from synth.straggler.reduce_scatter import rotation, tournament
-from verify.core.schedule import Round
-from verify.errors import SearchTimeout
+from latecomer.synth.solvers.choice import Solving
+from latecomer.synth.solvers.model import Exhausted, Found, Outcome, Undecided
+from latecomer.synth.straggler.closed_form import ClosedForm
+from latecomer.synth.straggler.completion import CompletionQuestion, Form
+from latecomer.synth.straggler.instance import Instance, Owners, PortModel
+from latecomer.synth.straggler.reduce_scatter import rotation, tournament
+from latecomer.verify.core.schedule import Round
+from latecomer.verify.errors import SearchTimeout
 
 if TYPE_CHECKING:
-    from synth.straggler.greedy import Greedy
-    from synth.straggler.pairing import Pairing
+    from latecomer.synth.straggler.greedy import Greedy
+    from latecomer.synth.straggler.pairing import Pairing
 
 SMALL = 2**10
 """Ranks times chunks up to which the solver is asked before anything else."""
@@ -40,8 +40,8 @@ SMALL = 2**10
 LARGEST_SEARCH = 2**14
 """Ranks times chunks: a question beyond it could fill the memory, which no time limit bounds."""
 
-# In units of about a second each (synth.solvers.choice). The first question is short, since where
-# it finds nothing the closed form mostly follows, which is at the bound.
+# In units of about a second each (latecomer.synth.solvers.choice). The first question is short,
+# since where it finds nothing the closed form mostly follows, which is at the bound.
 QUICK_WORK = 2.0
 STAGED_WORK = 4.0
 WHOLE_WORK = 8.0
@@ -93,10 +93,10 @@ class Result:
 def _maker(method: Constructive) -> type[Greedy] | type[Pairing]:
     """The class; imported only when it is needed, for it needs a large library."""
     if method == "greedy":
-        from synth.straggler.greedy import Greedy
+        from latecomer.synth.straggler.greedy import Greedy
 
         return Greedy
-    from synth.straggler.pairing import Pairing
+    from latecomer.synth.straggler.pairing import Pairing
 
     return Pairing
 

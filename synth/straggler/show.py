@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from synth import show
-from synth.cost import (
+from latecomer.synth import show
+from latecomer.synth.cost import (
     Cost,
     Setting,
     completion_cost,
@@ -18,9 +18,9 @@ from synth.cost import (
     tree_cost,
     waiting_cost,
 )
-from synth.straggler.choose import ChunksCandidate
-from synth.straggler.generate import StragglerAnswer
-from synth.units import format_seconds
+from latecomer.synth.straggler.choose import ChunksCandidate
+from latecomer.synth.straggler.generate import StragglerAnswer
+from latecomer.synth.units import format_seconds
 
 LABELS = {
     "completion": "this, once the late rank is there",

@@ -31,9 +31,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Literal, get_args
 
-from synth.standard import require_ranks
-from verify.core.schedule import Incast, Op, Phase, Round, Scalar, Schedule, Transfer
-from verify.errors import ArgumentError
+from latecomer.synth.standard import require_ranks
+from latecomer.verify.core.schedule import Incast, Op, Phase, Round, Scalar, Schedule, Transfer
+from latecomer.verify.errors import ArgumentError
 
 Exchange = Literal["doubling", "transpose"]
 EXCHANGES = get_args(Exchange)
@@ -56,7 +56,7 @@ def transpose(
         ArgumentError: an argument is out of its range.
 
     Examples:
-        >>> from synth.transpose.generate import transpose
+        >>> from latecomer.synth.transpose.generate import transpose
         >>> transpose(8).rounds, transpose(8, incast=2).rounds, transpose(8, groups=4).rounds
         (14, 8, 4)
     """

@@ -12,11 +12,11 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from synth import show
-from synth.cost import Cost, Latency, Setting, completion_cost
-from synth.units import format_seconds
-from verify.core.bounds import dissemination_bound
-from verify.core.schedule import Incast, Schedule
+from latecomer.synth import show
+from latecomer.synth.cost import Cost, Latency, Setting, completion_cost
+from latecomer.synth.units import format_seconds
+from latecomer.verify.core.bounds import dissemination_bound
+from latecomer.verify.core.schedule import Incast, Schedule
 
 LATENCIES: dict[str, Latency] = {"one at a time": "message", "overlapped": "round"}
 

@@ -15,15 +15,16 @@ grows with B and with R, so lower bounds may be put in for both; without its cei
 A k + C + D / k, hence at least C + 2 sqrt(A D) for every k. Without barriers only the bytes count:
 :func:`bytes_s`.
 
-Deviation from :mod:`verify.core.bounds`: seconds, not rounds, and never the ground of "optimal".
+Deviation from :mod:`latecomer.verify.core.bounds`: seconds, not rounds, and never the ground of
+"optimal".
 """
 
 from __future__ import annotations
 
 from math import inf, sqrt
 
-from synth.twolevel.machine import Machine
-from verify.core.bounds import dissemination_bound
+from latecomer.synth.twolevel.machine import Machine
+from latecomer.verify.core.bounds import dissemination_bound
 
 
 def bound_s(machine: Machine, buffer_bytes: int, chunks: int) -> float:

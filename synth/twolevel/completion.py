@@ -23,9 +23,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from synth.twolevel.machine import Machine
-from synth.twolevel.waiting import mates_of
-from verify.core.schedule import Round, Transfer
+from latecomer.synth.twolevel.machine import Machine
+from latecomer.synth.twolevel.waiting import mates_of
+from latecomer.verify.core.schedule import Round, Transfer
 
 
 def completion(machine: Machine, late: int, chunks: int, burst: int) -> tuple[Round, ...]:

@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from heapq import heapreplace
 
-from synth.cost import Cost
-from synth.twolevel.machine import Machine
-from verify.core.schedule import Phase, Round, Schedule, Transfer
+from latecomer.synth.cost import Cost
+from latecomer.synth.twolevel.machine import Machine
+from latecomer.verify.core.schedule import Phase, Round, Schedule, Transfer
 
 
 def completion_s(schedule: Schedule, machine: Machine, buffer_bytes: int) -> float:

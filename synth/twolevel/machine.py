@@ -1,6 +1,6 @@
 """A machine of two levels: nodes of equally many ranks, and the links inside and between them.
 
-Legend, used in all of ``synth.twolevel``:
+Legend, used in all of ``latecomer.synth.twolevel``:
 
     M, G      nodes, and ranks per node; n = M * G. Ranks v*G .. v*G + G-1 are those of node v
     P         network ports of a node: messages that it sends (and receives) at a time, at most G
@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from synth.cost import Link
-from synth.standard import require_ranks
-from verify.errors import ArgumentError
+from latecomer.synth.cost import Link
+from latecomer.synth.standard import require_ranks
+from latecomer.verify.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Machine:
         ArgumentError: a number is out of its range.
 
     Examples:
-        >>> from synth.cost import Link
-        >>> from synth.twolevel.machine import Machine
+        >>> from latecomer.synth.cost import Link
+        >>> from latecomer.synth.twolevel.machine import Machine
         >>> inner = Link(alpha_s=3e-6, bandwidth=450e9)
         >>> outer = Link(alpha_s=10e-6, bandwidth=50e9)
         >>> machine = Machine(nodes=2, per_node=4, network_ports=4, inner=inner, outer=outer)

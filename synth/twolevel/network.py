@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
-from verify.core.schedule import Phase, Round, Schedule, Transfer
-from verify.core.verdict import (
+from latecomer.verify.core.schedule import Phase, Round, Schedule, Transfer
+from latecomer.verify.core.verdict import (
     PROVED,
     SHOWN,
     Counterexample,

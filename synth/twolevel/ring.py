@@ -3,15 +3,16 @@
 ReduceScatter around the ring of every node, AllReduce around M nodes for every local rank, and
 AllGather around every node: 2 (G - 1) inner rounds and 2 (M - 1) network rounds. The buffer has
 n chunks, G groups of M; a message inside a node is a group. All G local ranks use the network at
-once: with fewer network ports, :func:`synth.twolevel.network.fitted` makes them take turns.
+once: with fewer network ports, :func:`latecomer.synth.twolevel.network.fitted` makes them take
+    turns.
 
 Source: the hierarchical AllReduce of Horovod and NCCL. Deviation: rings on both levels.
 """
 
 from __future__ import annotations
 
-from synth.twolevel.machine import Machine
-from verify.core.schedule import Incast, Op, Phase, Round, Schedule, Transfer
+from latecomer.synth.twolevel.machine import Machine
+from latecomer.verify.core.schedule import Incast, Op, Phase, Round, Schedule, Transfer
 
 
 def hierarchical_ring(machine: Machine) -> Schedule:

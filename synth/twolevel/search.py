@@ -2,13 +2,14 @@
 
 Candidates:
 
-    two-level           :mod:`synth.twolevel.waiting`, then :mod:`synth.twolevel.completion`, for
-                        some numbers of chunks and both extremes of ``burst``; needs mates at home
+    two-level           :mod:`latecomer.synth.twolevel.waiting`, then
+                        :mod:`latecomer.synth.twolevel.completion`, for some numbers of chunks and
+                        both extremes of ``burst``; needs mates at home
     flat                the schedule for n equal ranks, its rounds split to keep to the ports
     hierarchical ring   no use of the wait; likewise split where ports are few
 
-The winner has the least time with barriers (:func:`synth.twolevel.cost.completion_s`); the time
-without is told beside it and may prefer another.
+The winner has the least time with barriers (:func:`latecomer.synth.twolevel.cost.completion_s`);
+the time without is told beside it and may prefer another.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from synth.answer import Answer, Basis, checked
-from synth.cost import best_chunks
-from synth.solvers.choice import SolverName
-from synth.standard import require_chunks, require_rank
-from synth.straggler.generate import StragglerAnswer
-from synth.straggler.generate import search as search_flat
-from synth.straggler.search import Progress
-from synth.twolevel import bound
-from synth.twolevel.completion import completion
-from synth.twolevel.cost import completion_s, network_rounds, overlapped_s, waiting_s
-from synth.twolevel.machine import Machine
-from synth.twolevel.network import fitted, network_ports
-from synth.twolevel.ring import hierarchical_ring
-from synth.twolevel.waiting import waiting
-from verify.core.schedule import Phase, Schedule
-from verify.core.verdict import Report, Verdict
-from verify.errors import ArgumentError, SearchTimeout, SynthesisError
+from latecomer.synth.answer import Answer, Basis, checked
+from latecomer.synth.cost import best_chunks
+from latecomer.synth.solvers.choice import SolverName
+from latecomer.synth.standard import require_chunks, require_rank
+from latecomer.synth.straggler.generate import StragglerAnswer
+from latecomer.synth.straggler.generate import search as search_flat
+from latecomer.synth.straggler.search import Progress
+from latecomer.synth.twolevel import bound
+from latecomer.synth.twolevel.completion import completion
+from latecomer.synth.twolevel.cost import completion_s, network_rounds, overlapped_s, waiting_s
+from latecomer.synth.twolevel.machine import Machine
+from latecomer.synth.twolevel.network import fitted, network_ports
+from latecomer.synth.twolevel.ring import hierarchical_ring
+from latecomer.synth.twolevel.waiting import waiting
+from latecomer.verify.core.schedule import Phase, Schedule
+from latecomer.verify.core.verdict import Report, Verdict
+from latecomer.verify.errors import ArgumentError, SearchTimeout, SynthesisError
 
 LARGEST = 2**14
 """Ranks times chunks of a two-level schedule: the rounds are built one by one, in seconds."""
@@ -122,9 +123,9 @@ def search(
     Examples:
         Two nodes of four ranks; 1 MiB:
 
-        >>> from synth.cost import Link
-        >>> from synth.twolevel.machine import Machine
-        >>> from synth.twolevel.search import search
+        >>> from latecomer.synth.cost import Link
+        >>> from latecomer.synth.twolevel.machine import Machine
+        >>> from latecomer.synth.twolevel.search import search
         >>> inner = Link(alpha_s=3e-6, bandwidth=450e9)
         >>> outer = Link(alpha_s=10e-6, bandwidth=50e9)
         >>> machine = Machine(nodes=2, per_node=4, network_ports=4, inner=inner, outer=outer)

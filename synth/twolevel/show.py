@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from synth import show
-from synth.twolevel.search import CostedSchedule, TwoLevelAnswer
-from synth.units import format_bandwidth, format_bytes, format_seconds
+from latecomer.synth import show
+from latecomer.synth.twolevel.search import CostedSchedule, TwoLevelAnswer
+from latecomer.synth.units import format_bandwidth, format_bytes, format_seconds
 
 
 def text(path: str, answer: TwoLevelAnswer) -> str:

@@ -9,8 +9,8 @@
 The mates' turn is chunk c to mate c mod (G - 1), so that in the completion the late rank can
 exchange with all of them in turn, at the speed of the inner links.
 
-Deviation from :mod:`synth.straggler.reduce_scatter`: owners at home only; the wait is longer for
-it (see ``waiting_s``), the completion needs the network in one direction only.
+Deviation from :mod:`latecomer.synth.straggler.reduce_scatter`: owners at home only; the wait is
+longer for it (see ``waiting_s``), the completion needs the network in one direction only.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise, zip_longest
 
-from synth.twolevel.machine import Machine
-from verify.core.schedule import Round, Transfer
+from latecomer.synth.twolevel.machine import Machine
+from latecomer.verify.core.schedule import Round, Transfer
 
 
 def owner(machine: Machine, late: int, chunk: int) -> int:

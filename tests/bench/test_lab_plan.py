@@ -11,8 +11,8 @@ from bench.lab.mechanisms import CONGESTION, Choice, Mechanism, choose
 from bench.lab.options import network as network_of
 from bench.lab.plan import plan
 from bench.lab.readback import checks
+from latecomer.verify.errors import ArgumentError
 from tests.bench.interpreter import interpret, tc_json
-from verify.errors import ArgumentError
 
 ALL = "veth", "tbf", "htb", "netem", "statistic", "nfqueue"
 HEADERS = 200

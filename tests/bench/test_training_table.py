@@ -9,7 +9,7 @@ import pytest
 
 from bench.optireduce import training
 from bench.optireduce.trainer import GLOO, OURS, Job, Run, Thrown
-from runtime.optireduce.udp.socket import UdpSocket
+from latecomer.runtime.optireduce.udp.socket import UdpSocket
 
 RIGHT = {
     Run(GLOO, 0.0, 0): (50, 90, 96),

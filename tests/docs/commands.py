@@ -1,6 +1,6 @@
 """What is wrong with a command that a page shows: a program, target or option that is not there.
 
-The commands of ``synth``, ``verify`` and ``python -m runtime`` are parsed by the programs' own
+The commands of ``synth``, ``verify`` and ``latecomer`` are parsed by the programs' own
 parsers (nothing is executed), torchrun's by torch's; for other modules and scripts of the
 repository an option has to stand in the file, and for ``make`` a target in the Makefile.
 """
@@ -56,6 +56,8 @@ def problem(words: list[str]) -> str:
         return _python(arguments)
     if program == "make":
         return _make(arguments)
+    if program == "latecomer" and arguments and arguments[0] in ("synth", "verify"):
+        return _own(arguments[0], arguments[1:])  # it hands them the rest of the line
     if any(name.split()[0] == program for name in programs()):
         return _own(program, arguments)
     if program in FOREIGN:
@@ -91,15 +93,15 @@ def _own(program: str, arguments: list[str]) -> str:
 
 def _python(arguments: list[str]) -> str:
     """``python -m MODULE ...`` or ``python FILE ...``."""
-    if arguments[:2] == ["-m", "runtime"]:
-        return _own("python -m runtime", arguments[2:])
+    if arguments[:2] == ["-m", "latecomer"]:
+        return problem(["latecomer", *arguments[2:]])
     if arguments[0] in USERS or (arguments[0] == "-m" and arguments[1] in STANDARD):
         return ""
 
     if arguments[0] == "-m":
         target = arguments[1]
         options = arguments[2:]
-        path = ROOT / target.replace(".", "/")
+        path = ROOT / target.removeprefix("latecomer.").replace(".", "/")
         files = [path.with_suffix(".py"), path / "__main__.py"]
     else:
         target = arguments[0]

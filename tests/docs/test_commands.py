@@ -54,7 +54,7 @@ def test_options_within_sentences_are_there(page):
     [
         "synth generate --n 8 --bytes 1GiB -o x.json",
         "LATECOMER_MODE=auto torchrun --standalone --nproc-per-node 4 examples/train_auto.py",
-        "torchrun --nnodes 8 --nproc-per-node=1 ... -m runtime profile -o profile.json",
+        "torchrun --nnodes 8 --nproc-per-node=1 ... -m latecomer profile -o profile.json",
         "python -m bench.delays --plot x.svg > log && make test",
         "python -m bench.lab up --hosts 2 --dry-run",
         "verify -q *.json || echo no",
@@ -73,7 +73,7 @@ def test_right_commands_pass(line):
         ("synth ring", "--n"),
         ("verify", "SCHEDULE"),
         ("verify a.json --smt", "--smt"),
-        ("python -m runtime watch --last many watched", "--last"),
+        ("latecomer watch --last many watched", "--last"),
         ("python -m bench.delay", "bench.delay"),
         ("python -m bench.delays --plots x", "--plots"),
         ("python examples/none.py", "examples/none.py"),

@@ -36,7 +36,7 @@ NOT_RUN = {
     r"--nnodes": "needs several machines",
     r"^python -m bench\.lab": "needs root; tests/bench/test_lab_live.py runs the lab where it can",
     r"--kernel coq|coqc": "needs Coq; tests/proofs runs both",
-    r"runtime watch (.*--follow|--prometheus|watched/$)": (
+    r"latecomer watch (.*--follow|--prometheus|watched/$)": (
         "goes on until Ctrl-C; tests/runtime/telemetry_page/test_command.py runs it"
     ),
     r"&& cvc5": "cvc5's program; tests/verify/test_symbolic.py asks it by its library",

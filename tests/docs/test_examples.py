@@ -28,7 +28,8 @@ ENVIRONMENT = {"TORCHELASTIC_USE_AGENT_STORE": "True"}  # torchrun's: its store 
 def _modules():
     for package in ("verify", "synth", "runtime"):
         for path in sorted((ROOT / package).rglob("*.py")):
-            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(("latecomer", *parts))
             yield name.removesuffix(".__init__"), path.read_text()
 
 
@@ -141,10 +142,12 @@ def test_all_that_is_public_is_on_a_page_and_has_an_example():
 
 
 def test_what_is_missing_or_wrong_is_noticed():
-    judge = "verify.kernel.judge"
-    assert _unlisted([judge, "verify.kernel.PROGRAM", "verify.check"]) == [judge]
-    assert _lacking([judge, "verify.kernel.PROGRAM", "verify.check"]) == [judge]
+    judge = "latecomer.verify.kernel.judge"
+    assert _unlisted([judge, "latecomer.verify.kernel.PROGRAM", "latecomer.verify.check"]) == [
+        judge
+    ]
+    assert _lacking([judge, "latecomer.verify.kernel.PROGRAM", "latecomer.verify.check"]) == [judge]
     with pytest.raises(AssertionError, match=r"Expected:\s+3\s+Got:\s+2"):
         _hold(_parsed("wrong", ">>> 1 + 1\n3\n"))
     with pytest.raises(AssertionError, match="NameError"):
-        _hold(_parsed("not imported", ">>> verify.check\n"))
+        _hold(_parsed("not imported", ">>> latecomer.verify.check\n"))

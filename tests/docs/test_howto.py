@@ -14,7 +14,7 @@ RUN_ELSEWHERE = {"schedules.md", "lossy-networks.md", "gpus.md"}
 """By tests/test_pages.py and test_every_command.py."""
 PAGES = ["choose-chunks.md", "export.md", "own-collective.md", "read-a-report.md"]
 OURS = re.compile(
-    r"^(?:import runtime|from runtime)\b.*$"
+    r"^(?:import|from) latecomer\b.*$"
     r"|^.*\b(?:attach|Executor|Pipeline)\(.*$"
     r"|^.*\"latecomer\".*$",
     re.MULTILINE,

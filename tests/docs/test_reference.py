@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 
-import verify.errors
 from docs.site.reference import BLOCKS, END, PAGES, programs, rendered, variables
-from runtime.policy.options import MODES
+from latecomer.runtime.policy.options import MODES
+from latecomer.verify import errors
 from tests.docs.pages import DOCS, Page
 
 OPTIONS = Page(DOCS / "reference/options.md")
@@ -47,12 +47,12 @@ def test_all_modes_are_there():
 
 def test_all_errors_are_there():
     names = [text for level, text in ERRORS.headings if level == 2]
-    assert sorted(names) == sorted(verify.errors.__all__)
+    assert sorted(names) == sorted(errors.__all__)
 
     _, *sections = re.split(r"^## .*$", ERRORS.text, flags=re.MULTILINE)
     for name, section in zip(names, sections, strict=True):
         assert "*What to do:*" in " ".join(section.split()), name
-        for attribute in attributes_of(getattr(verify.errors, name)):
+        for attribute in attributes_of(getattr(errors, name)):
             assert f"`{attribute}`" in section, (name, attribute)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-import runtime
-from runtime.policy.cost_model import AlphaBeta, Profile
+from latecomer import runtime
+from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
 from tests.runtime.spawning import Outcome
 
 GLOO = "gloo"

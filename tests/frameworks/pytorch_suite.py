@@ -85,7 +85,7 @@ def main(backend: str, out: str) -> None:
             "OMP_NUM_THREADS": "1",
             "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(TIMEOUT_S),
         }
-        import runtime  # noqa: F401  (registers the backend)
+        from latecomer import runtime  # noqa: F401  (registers the backend)
 
         outcomes = Outcomes()
         for test in _suite(backend):

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from runtime.policy.cost_model import AlphaBeta, Profile
+from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
 from tests.frameworks.jobs import AUTO, GLOO, SCHEDULE
 from tests.frameworks.scripts import FOLDER, RANKS, Trained, run
 

@@ -22,10 +22,10 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.datagram import MAGIC, PACKED, VERSION
-from runtime.optireduce.udp.events import Burst, Control, DatagramHeader, Type
-from runtime.optireduce.udp.placement import Placer
+from latecomer.runtime.optireduce.options import HEADER_BYTES
+from latecomer.runtime.optireduce.udp.datagram import MAGIC, PACKED, VERSION
+from latecomer.runtime.optireduce.udp.events import Burst, Control, DatagramHeader, Type
+from latecomer.runtime.optireduce.udp.placement import Placer
 from tests.runtime.optireduce.compiled import checked
 from tests.runtime.optireduce.simulation import SESSION, Host, content, options, result
 
@@ -211,7 +211,9 @@ def instrument(atheris):
     """Let atheris see the branches of UBT and of the target; how many functions."""
     for function in (attack, forged, changed):
         globals()[function.__name__] = atheris.instrument_func(function)
-    modules = [m for name, m in sys.modules.items() if name.startswith("runtime.optireduce.udp")]
+    modules = [
+        m for name, m in sys.modules.items() if name.startswith("latecomer.runtime.optireduce.udp")
+    ]
     classes = set()
     for module in modules:
         for value in vars(module).values():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.optireduce.udp.placement import Placer
+from latecomer.runtime.optireduce.udp.placement import Placer
 from tests.fuzz.datagrams import attack, plant
 from tests.runtime.spawning import python
 

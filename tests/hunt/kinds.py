@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from latecomer.verify.core.verdict import Result, Verdict
 from tests.hunt.outcome import Outcome
-from verify.core.verdict import Result, Verdict
 
 STRUCTURE = ("connections_match", "signals_match", "bounds", "synchronized")
 """Properties that say what a program is; where one is refuted, the others mean little."""

@@ -8,14 +8,14 @@ from copy import deepcopy
 
 import numpy as np
 
+from latecomer.verify.asynchronous.check import check
+from latecomer.verify.asynchronous.model import Block, BlockProgram, Buffer, Demand, Signal, Step
+from latecomer.verify.asynchronous.sizes import Sizes
 from tests.hunt.kinds import Results
 from tests.hunt.model_oracle import look
 from tests.hunt.model_programs import AREAS, CHUNKS, Draft, Position, make, positions_of
 from tests.hunt.model_programs import Step as ModelStep
 from tests.hunt.outcome import Outcome
-from verify.asynchronous.check import check
-from verify.asynchronous.model import Block, BlockProgram, Buffer, Demand, Signal, Step
-from verify.asynchronous.sizes import Sizes
 
 
 def program_of(draft: Draft) -> BlockProgram:

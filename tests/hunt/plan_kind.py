@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 from copy import deepcopy
 
+from latecomer.verify.asynchronous.mscclpp import verify_plan
 from tests.hunt.kinds import Results
 from tests.hunt.outcome import Outcome
 from tests.hunt.plan_oracle import look
 from tests.hunt.plan_programs import Plan, Position, make, positions_of
-from verify.asynchronous.mscclpp import verify_plan
 
 
 class PlanKind:

@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import FormatError
 from tests.hunt.kinds import Kind, disagreement, overall
 from tests.hunt.outcome import Outcome
-from verify.core.verdict import Verdict
-from verify.errors import FormatError
 
 SHRINKING_S = 20.0
 

@@ -10,16 +10,16 @@ import pytest
 
 from bench.corpus.executor import Run
 from bench.corpus.parse import parse
+from latecomer.verify.asynchronous.msccl import verify_xml
+from latecomer.verify.asynchronous.mscclpp import verify_plan
+from latecomer.verify.core.verdict import PROVED, Verdict
+from latecomer.verify.errors import FormatError
 from tests.hunt import model_oracle, plan_oracle, xml_oracle
 from tests.hunt.all_kinds import KINDS
 from tests.hunt.interleavings import JUNK, Undecided, ends, order_of
 from tests.hunt.kinds import LENIENT, overall
 from tests.hunt.plan_programs import positions_of
 from tests.hunt.search import judge, search, shrink
-from verify.asynchronous.msccl import verify_xml
-from verify.asynchronous.mscclpp import verify_plan
-from verify.core.verdict import PROVED, Verdict
-from verify.errors import FormatError
 
 PARTS = 10
 EACH = 500

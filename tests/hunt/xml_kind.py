@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 
+from latecomer.verify.asynchronous.msccl import verify_xml
 from tests.hunt.kinds import Results
 from tests.hunt.outcome import Outcome
 from tests.hunt.xml_oracle import look
 from tests.hunt.xml_programs import GIVES, TAKES, Block, Draft, Position, make, steps_of
-from verify.asynchronous.msccl import verify_xml
 
 SIMPLEST_STEP = {"cnt": 1, "depid": -1, "deps": -1, "hasdep": 0, "srcoff": 0, "dstoff": 0}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from verify.kernel import BUILT
+from latecomer.verify.kernel import BUILT
 
 THEORIES = Path(__file__).resolve().parents[2] / "proofs" / "coq"
 

@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from latecomer.verify import decode
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.device.program import DeviceProgram
 from tests.verify.builders import (
     Document,
     direct,
@@ -24,9 +27,6 @@ from tests.verify.builders import (
     straggler,
 )
 from tests.verify.device.machine import COPY, PUT, REDUCE, lowered
-from verify import decode
-from verify.core.schedule import Schedule
-from verify.device.program import DeviceProgram
 
 Rows = list[list[list[int]]]
 

@@ -18,27 +18,33 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
+from latecomer.verify import check, decode
+from latecomer.verify.asynchronous.check import check as check_program
+from latecomer.verify.asynchronous.kernel_model import encode
+from latecomer.verify.asynchronous.model import BlockProgram
+from latecomer.verify.asynchronous.msccl import SLOTS, sizes_of
+from latecomer.verify.asynchronous.msccl_program import XmlLowering, placements
+from latecomer.verify.asynchronous.msccl_xml import decode as decode_xml
+from latecomer.verify.asynchronous.sizes import Sizes
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.core.verdict import Result, Verdict
+from latecomer.verify.device.check import check as check_device
+from latecomer.verify.device.program import DeviceProgram
+from latecomer.verify.kernel import (
+    device_differs,
+    differs,
+    judge,
+    pipeline_differs,
+    programs_differ,
+)
+from latecomer.verify.pipeline.check import check as check_pipeline
+from latecomer.verify.pipeline.format import decode as decode_pipeline
 from tests.hunt.model_kind import program_of
 from tests.hunt.model_programs import make as make_model
 from tests.hunt.xml_programs import make as make_xml
 from tests.proofs.device_programs import decoded_program, device_programs
 from tests.verify.builders import Document
 from tests.verify.mutants import mutant, pipeline_mutant, random_schedule
-from verify import check, decode
-from verify.asynchronous.check import check as check_program
-from verify.asynchronous.kernel_model import encode
-from verify.asynchronous.model import BlockProgram
-from verify.asynchronous.msccl import SLOTS, sizes_of
-from verify.asynchronous.msccl_program import XmlLowering, placements
-from verify.asynchronous.msccl_xml import decode as decode_xml
-from verify.asynchronous.sizes import Sizes
-from verify.core.schedule import Schedule
-from verify.core.verdict import Result, Verdict
-from verify.device.check import check as check_device
-from verify.device.program import DeviceProgram
-from verify.kernel import device_differs, differs, judge, pipeline_differs, programs_differ
-from verify.pipeline.check import check as check_pipeline
-from verify.pipeline.format import decode as decode_pipeline
 
 BATCH = 2000
 

@@ -4,11 +4,11 @@
     python -m tests.proofs.own_parts --extracted 200 [--seed 1] [--jobs N]
 
 The first goes through every number of ranks and every number of chunks that the runtime chooses
-from (``runtime.policy.candidates.CLASSES``). For each it draws a rank, and three late ranks: one
-before it, one behind it, and itself. What the runtime would execute there, with the ranks renamed,
-must be the rank's rows in ``verify.core.programs`` of the whole schedule, which is made in one
-piece and renamed by ``verify.renaming``. ``--prove`` has ``verify`` prove each whole schedule
-besides, which takes some times as long.
+from (``latecomer.runtime.policy.candidates.CLASSES``). For each it draws a rank, and three late
+ranks: one before it, one behind it, and itself. What the runtime would execute there, with the
+ranks renamed, must be the rank's rows in ``latecomer.verify.core.programs`` of the whole schedule,
+which is made in one piece and renamed by ``latecomer.verify.renaming``. ``--prove`` has ``verify``
+prove each whole schedule besides, which takes some times as long.
 
 The second compares with what is proved in Coq: a rank's part as the extracted program prints it,
 for numbers of ranks, chunks and a rank drawn at random. Needs ``make proofs``.
@@ -31,18 +31,18 @@ from typing import Any
 
 import numpy as np
 
-from runtime.executor import closed_form
-from runtime.executor.closed_form import ClosedFormPart
-from runtime.policy.candidates import CLASSES
-from runtime.work import RankProgram
-from synth.straggler.own import own_part, whole
-from synth.survey import parse_range
-from verify.core.check import check
-from verify.core.programs import programs
-from verify.core.schedule import Phase, Schedule
-from verify.core.verdict import Verdict
-from verify.kernel import BUILT
-from verify.renaming import renamed
+from latecomer.runtime.executor import closed_form
+from latecomer.runtime.executor.closed_form import ClosedFormPart
+from latecomer.runtime.policy.candidates import CLASSES
+from latecomer.runtime.work import RankProgram
+from latecomer.synth.straggler.own import own_part, whole
+from latecomer.synth.survey import parse_range
+from latecomer.verify.core.check import check
+from latecomer.verify.core.programs import programs
+from latecomer.verify.core.schedule import Phase, Schedule
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.kernel import BUILT
+from latecomer.verify.renaming import renamed
 
 MOST_RANKS = 2**10
 CHUNKS = tuple(sorted(CLASSES))

@@ -20,15 +20,15 @@ import numpy as np
 import pytest
 import z3
 
+from latecomer.verify import Verdict, decode
+from latecomer.verify import check as verify
+from latecomer.verify.core.interpreter import Algebra, Values, run
+from latecomer.verify.core.schedule import IntArray
 from proofs.certificates.check import FOLDER, check_certificate, refutation_of
 from proofs.certificates.formula import Question, clauses, dimacs, shorter
 from proofs.certificates.refutation import Refused, check
 from tests.verify.builders import broken, document
 from tests.verify.search import fewest_rounds
-from verify import Verdict, decode
-from verify import check as verify
-from verify.core.interpreter import Algebra, Values, run
-from verify.core.schedule import IntArray
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEDULES = sorted(FOLDER.glob("*.json"))

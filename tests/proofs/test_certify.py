@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from latecomer.verify import check, decode
+from latecomer.verify.certify import certificate, require_target
+from latecomer.verify.cli import app
+from latecomer.verify.errors import ArgumentError
 from tests.verify.builders import all_right, broken, optimal_four, straggler
-from verify import check, decode
-from verify.certify import certificate, require_target
-from verify.cli import app
-from verify.errors import ArgumentError
 
 TARGET = Path("proof.v")
 

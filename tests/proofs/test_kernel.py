@@ -13,24 +13,24 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from latecomer.synth.answer import Basis
+from latecomer.synth.arrivals.generate import search
+from latecomer.synth.arrivals.instance import Arrivals
+from latecomer.synth.standard import direct, ring
+from latecomer.synth.transpose.generate import transpose
+from latecomer.verify import encode
+from latecomer.verify.cli import app
+from latecomer.verify.core.schedule import Incast, Schedule
+from latecomer.verify.core.verdict import Result, Verdict
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.kernel import VARIABLE, judge, opinion
 from proofs import closed_form
-from synth.answer import Basis
-from synth.arrivals.generate import search
-from synth.arrivals.instance import Arrivals
-from synth.standard import direct, ring
-from synth.transpose.generate import transpose
 from tests.proofs.device_programs import device_programs
 from tests.proofs.differential import compare
 from tests.verify.builders import Document, all_right, broken, optimal_four, report_of, straggler
 from tests.verify.builders import ring as ring_document
 from tests.verify.pipeline import documents as pipelines
 from tests.verify.test_cheap_optimal import gaming
-from verify import encode
-from verify.cli import app
-from verify.core.schedule import Incast, Schedule
-from verify.core.verdict import Result, Verdict
-from verify.errors import ArgumentError
-from verify.kernel import VARIABLE, judge, opinion
 
 PIPELINE = pipelines.all_right()["1f1b"]
 COUNT = int(os.environ.get("LATECOMER_DIFFERENTIAL", "3000"))

@@ -7,8 +7,16 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from synth.export.msccl_xml import encode as export_xml
-from synth.export.mscclpp import encode as export_plan
+from latecomer.synth.export.msccl_xml import encode as export_xml
+from latecomer.synth.export.mscclpp import encode as export_plan
+from latecomer.verify.asynchronous.kernel_model import encode
+from latecomer.verify.asynchronous.msccl import verify_xml
+from latecomer.verify.asynchronous.mscclpp import verify_plan
+from latecomer.verify.asynchronous.verdict import AsynchronousReport
+from latecomer.verify.cli import app
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import FormatError
+from latecomer.verify.kernel import judge, opinion_on_programs, programs_differ
 from tests.hunt.test_hunt import KEPT
 from tests.synth.export.schedules import straggler
 from tests.verify.asynchronous.algorithms import (
@@ -23,14 +31,6 @@ from tests.verify.asynchronous.algorithms import (
 )
 from tests.verify.asynchronous.planted import bases, sample
 from tests.verify.asynchronous.test_evidence import kept_in_order
-from verify.asynchronous.kernel_model import encode
-from verify.asynchronous.msccl import verify_xml
-from verify.asynchronous.mscclpp import verify_plan
-from verify.asynchronous.verdict import AsynchronousReport
-from verify.cli import app
-from verify.core.verdict import Verdict
-from verify.errors import FormatError
-from verify.kernel import judge, opinion_on_programs, programs_differ
 
 SECONDS = 120
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from latecomer.synth.pipeline.certify import NoCertificate, certified
+from latecomer.synth.pipeline.plan import plan
+from latecomer.synth.pipeline.portfolio import portfolio
+from latecomer.synth.pipeline.refute import Possible, refute
+from latecomer.verify.pipeline import Link, PipelineSchedule, check, read, write
+from latecomer.verify.pipeline.refutation import Refused
+from latecomer.verify.pipeline.refutation import check as check_refutation
 from proofs.pipeline_certificates.check import FOLDER, check_certificate, refutation_of
-from synth.pipeline.certify import NoCertificate, certified
-from synth.pipeline.plan import plan
-from synth.pipeline.portfolio import portfolio
-from synth.pipeline.refute import Possible, refute
 from tests.synth.pipeline.exhaustive import optimum
 from tests.synth.pipeline.problems import chain, random_times, uniform
-from verify.pipeline import Link, PipelineSchedule, check, read, write
-from verify.pipeline.refutation import Refused
-from verify.pipeline.refutation import check as check_refutation
 
 SCHEDULES = sorted(FOLDER.glob("*.json"))
 SMALL = FOLDER / "uneven-4x12.json"

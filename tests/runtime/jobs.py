@@ -10,10 +10,10 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-import runtime
-from runtime.pipeline import Pipeline, load
-from runtime.policy.cost_model import AlphaBeta, Profile
-from runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer import runtime
+from latecomer.runtime.pipeline import Pipeline, load
+from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
+from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from tests.runtime.pipeline import test_gradients
 from tests.runtime.pipeline.models import loss_fn, model
 from tests.verify.pipeline.documents import one_f_one_b

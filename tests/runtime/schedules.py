@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from synth.arrivals.generate import search
-from verify import Incast, Phase, Schedule, Transfer
+from latecomer.synth.arrivals.generate import search
+from latecomer.verify import Incast, Phase, Schedule, Transfer
 
 
 def by_rounds(schedule, state, add):

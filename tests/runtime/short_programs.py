@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-import runtime
-from runtime.optireduce.options import Options
-from runtime.torch_versions import PrefixStore, TCPStore
+from latecomer import runtime
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.torch_versions import PrefixStore, TCPStore
 from tests.runtime.schedules import ring
 
 RANKS = 2

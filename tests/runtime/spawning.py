@@ -15,7 +15,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from runtime.network.processes import run
+from latecomer.runtime.network.processes import run
 
 PATIENCE = 5
 """How many times slower a machine may be that has other work; against hangs, no claim on speed."""
@@ -24,11 +24,11 @@ IMPORTED = [
     "networkx",
     "ortools.sat.python.cp_model",
     "pytest",
-    "runtime.optireduce.udp.compiled.placement",
-    "runtime.pipeline",
-    "runtime.selftest.suite",
-    "synth.arrivals.generate",
-    "synth.pipeline",
+    "latecomer.runtime.optireduce.udp.compiled.placement",
+    "latecomer.runtime.pipeline",
+    "latecomer.runtime.selftest.suite",
+    "latecomer.synth.arrivals.generate",
+    "latecomer.synth.pipeline",
     "torch._dynamo",  # otherwise imported by a process's first optimizer or DDP, in 2 s
     "torch.distributed.pipelining",
 ]

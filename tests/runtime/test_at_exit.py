@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime import at_exit
+from latecomer.runtime import at_exit
 from tests.runtime.spawning import python
 
 ROOT = Path(__file__).parents[2]

@@ -12,12 +12,11 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-import runtime
-import synth
-from runtime import ddp
-from runtime.policy.cost_model import AlphaBeta, Profile
+from latecomer import runtime, synth
+from latecomer.runtime import ddp
+from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
+from latecomer.verify.errors import ArgumentError, ScheduleRefused
 from tests.runtime.spawning import on_ranks, python
-from verify.errors import ArgumentError, ScheduleRefused
 
 RANKS = 3
 FEATURES = 4

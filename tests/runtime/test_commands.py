@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import runtime
+from latecomer import runtime
 from tests.runtime.spawning import execute, python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "3")
-SELFTEST = (sys.executable, "-m", "runtime", "selftest", "--ranks")
+SELFTEST = (sys.executable, "-m", "latecomer", "selftest", "--ranks")
 
 
 def _printed(*command, cwd, **variables):
@@ -26,7 +26,7 @@ def _printed(*command, cwd, **variables):
 
 @pytest.mark.long
 def test_hybrid_sharding_and_a_profile(tmp_path):
-    printed = _printed(*TORCHRUN, "-m", "runtime", "profile", cwd=tmp_path)
+    printed = _printed(*TORCHRUN, "-m", "latecomer", "profile", cwd=tmp_path)
     assert "written: profile.json (3 ranks)" in printed
 
     variables = {"LATECOMER_MODE": "auto", "LATECOMER_PROFILE": "profile.json"}
@@ -81,7 +81,7 @@ AllReduceDispatcher BACKEND Executor Observer Operation Verified Watch configure
 """
 IMPORT = """
 import sys, runtime
-from runtime import torch_versions
+from latecomer.runtime import torch_versions
 solvers = {'ortools', 'z3', 'synth', 'matplotlib', 'sklearn'}
 loaded = {'torch.distributed.pipelining', *solvers} & set(sys.modules)
 assert not loaded, loaded
@@ -97,9 +97,9 @@ def test_exported_names():
 LEAN = """
 import sys
 sys.orig_argv = {arguments}
-import runtime
+from latecomer import runtime
 assert ("torch" in sys.modules) is not {is_command}, "torch"
-from runtime import ddp, watch
+from latecomer.runtime import ddp, watch
 assert callable(ddp.attach) and callable(watch)
 assert all(hasattr(runtime, name) for name in runtime.__all__)
 assert not hasattr(runtime, "nothing")
@@ -109,7 +109,7 @@ assert not hasattr(runtime, "nothing")
 @pytest.mark.parametrize(
     ("arguments", "is_command"),
     [
-        (["python", "-X", "importtime", "-u", "-m", "runtime", "watch"], True),
+        (["python", "-X", "importtime", "-u", "-m", "latecomer", "watch"], True),
         (["python", "-m", "pytest", "-m", "runtime"], False),
         (["python", "train.py", "-m", "runtime"], False),
         (["python", "-c", "import runtime", "-m", "runtime"], False),
@@ -122,11 +122,14 @@ def test_all_of_it_comes_with_the_import_but_in_a_command(arguments, is_command)
 
 
 def test_the_command_that_watches_loads_no_torch():
-    result = python("-X", "importtime", "-m", "runtime", "watch", "--help")
+    result = python("-X", "importtime", "-m", "latecomer", "watch", "--help")
     assert result.returncode == 0, result.stderr
     loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
-    assert "runtime.telemetry.page.command" in loaded
-    assert not {"torch", "synth", "prometheus_client", "runtime.ddp", "verify.families"} & loaded
+    assert "latecomer.runtime.telemetry.page.command" in loaded
+    assert (
+        not {"torch", "synth", "prometheus_client", "latecomer.ddp", "latecomer.verify.families"}
+        & loaded
+    )
 
 
 def test_an_import_brings_no_solver_and_pipelining_comes_with_its_first_use():

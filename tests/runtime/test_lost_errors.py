@@ -17,20 +17,20 @@ import pytest
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-import runtime
-from runtime import Executor, load
-from runtime.optireduce.engine import OptiReduceEngine
-from runtime.pipeline import Adaptation
-from runtime.pipeline.staging import HostStaging
-from runtime.policy import profile as profiling
-from runtime.policy.agent import RankAgent
-from runtime.policy.cost_model import read
-from runtime.policy.dispatcher import AllReduceDispatcher
-from runtime.policy.options import Options
+from latecomer import runtime
+from latecomer.runtime import Executor, load
+from latecomer.runtime.optireduce.engine import OptiReduceEngine
+from latecomer.runtime.pipeline import Adaptation
+from latecomer.runtime.pipeline.staging import HostStaging
+from latecomer.runtime.policy import profile as profiling
+from latecomer.runtime.policy.agent import RankAgent
+from latecomer.runtime.policy.cost_model import read
+from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.options import Options
+from latecomer.verify.errors import LatecomerError, RankFailure
 from tests.runtime import jobs, schedules
 from tests.runtime.pipeline.models import run_step
 from tests.runtime.spawning import on_ranks, together
-from verify.errors import LatecomerError, RankFailure
 
 SIZE = 3
 VICTIM = 1
@@ -71,24 +71,24 @@ STARTS = {
     "optireduce": _optireduce,
 }
 STEPS = [
-    ("executor", "runtime.executor.executor.agree"),
-    ("dispatcher", "runtime.policy.dispatcher.candidates"),
-    ("pipeline", "runtime.pipeline.pipeline.Pipeline._require_same_schedule"),
-    ("optireduce", "runtime.optireduce.engine.meet"),
+    ("executor", "latecomer.runtime.executor.executor.agree"),
+    ("dispatcher", "latecomer.runtime.policy.dispatcher.candidates"),
+    ("pipeline", "latecomer.runtime.pipeline.pipeline.Pipeline._require_same_schedule"),
+    ("optireduce", "latecomer.runtime.optireduce.engine.meet"),
 ]
 LIKE_THEM = [  # by the same exchange as one above, or with tests of their own in network
-    ("dispatcher", "runtime.policy.dispatcher.require_equal"),
-    ("dispatcher", "runtime.policy.dispatcher.shared_profile"),
-    ("optireduce", "runtime.optireduce.engine.Reliable"),
-    ("executor", "runtime.executor.executor.ControlChannel"),
-    ("executor", "runtime.executor.executor.connect"),
-    ("pipeline", "runtime.pipeline.pipeline.ControlChannel"),
-    ("pipeline", "runtime.pipeline.pipeline.Transport"),
+    ("dispatcher", "latecomer.runtime.policy.dispatcher.require_equal"),
+    ("dispatcher", "latecomer.runtime.policy.dispatcher.shared_profile"),
+    ("optireduce", "latecomer.runtime.optireduce.engine.Reliable"),
+    ("executor", "latecomer.runtime.executor.executor.ControlChannel"),
+    ("executor", "latecomer.runtime.executor.executor.connect"),
+    ("pipeline", "latecomer.runtime.pipeline.pipeline.ControlChannel"),
+    ("pipeline", "latecomer.runtime.pipeline.pipeline.Transport"),
 ]
 CASES = [(start, step, "dies") for start, step in STEPS]
 # there Gloo connects or works, which a rank that lives and does not come holds up unnamed
-CASES.append(("dispatcher", "runtime.executor.native.NativeAllReduce", "dies"))
-CASES.append(("measuring", "runtime.policy.profile.measure", "dies"))
+CASES.append(("dispatcher", "latecomer.runtime.executor.native.NativeAllReduce", "dies"))
+CASES.append(("measuring", "latecomer.runtime.policy.profile.measure", "dies"))
 AT_LENGTH = [(start, step, "dies") for start, step in LIKE_THEM]
 AT_LENGTH += [(start, step, "is silent") for start, step in STEPS + LIKE_THEM]
 LONG = [pytest.param(*case, marks=pytest.mark.long) for case in AT_LENGTH]

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import config
 
-from runtime import torch_versions
-from runtime.pipeline import Pipeline
+from latecomer.runtime import torch_versions
+from latecomer.runtime.pipeline import Pipeline
 from tests.runtime.pipeline.models import loss_fn
 from tests.runtime.pipeline.test_gradients import schedule
 from tests.runtime.spawning import on_ranks

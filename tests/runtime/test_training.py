@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import runtime
+from latecomer import runtime
+from latecomer.verify.errors import ArgumentError
 from tests.runtime import schedules
 from tests.runtime.spawning import default_group, on_ranks
-from verify.errors import ArgumentError
 
 STEPS = 4
 

@@ -7,27 +7,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.answer import checked
-from synth.arrivals import show
-from synth.arrivals.envelope import WaitThenComplete
-from synth.arrivals.exact import Question
-from synth.arrivals.generate import ArrivalsAnswer, search
-from synth.arrivals.instance import Arrivals
-from synth.arrivals.listing import Priorities, list_schedule
-from synth.arrivals.overlap import on_a_cube
-from synth.arrivals.portfolio import Portfolio
-from synth.arrivals.request import arrival_rounds, instance, late_ranks
-from synth.arrivals.trees import balanced
-from synth.cost import Setting, completion_cost
-from synth.solvers.choice import SOLVERS, Solving, solve
-from synth.solvers.model import Exhausted, Found
-from synth.standard import rhd, ring
-from synth.straggler.generate import search as search_straggler
-from synth.straggler.instance import Instance
+from latecomer.synth.answer import checked
+from latecomer.synth.arrivals import show
+from latecomer.synth.arrivals.envelope import WaitThenComplete
+from latecomer.synth.arrivals.exact import Question
+from latecomer.synth.arrivals.generate import ArrivalsAnswer, search
+from latecomer.synth.arrivals.instance import Arrivals
+from latecomer.synth.arrivals.listing import Priorities, list_schedule
+from latecomer.synth.arrivals.overlap import on_a_cube
+from latecomer.synth.arrivals.portfolio import Portfolio
+from latecomer.synth.arrivals.request import arrival_rounds, instance, late_ranks
+from latecomer.synth.arrivals.trees import balanced
+from latecomer.synth.cost import Setting, completion_cost
+from latecomer.synth.solvers.choice import SOLVERS, Solving, solve
+from latecomer.synth.solvers.model import Exhausted, Found
+from latecomer.synth.standard import rhd, ring
+from latecomer.synth.straggler.generate import search as search_straggler
+from latecomer.synth.straggler.instance import Instance
+from latecomer.verify import Verdict, check
+from latecomer.verify.core.bounds import lower_bound
+from latecomer.verify.errors import ArgumentError
 from tests.verify.search import fewest_rounds
-from verify import Verdict, check
-from verify.core.bounds import lower_bound
-from verify.errors import ArgumentError
 
 Request = tuple[int, dict[int, int], int]
 """Ranks, arrivals, m."""

@@ -8,13 +8,13 @@ from unittest.mock import Mock
 
 import pytest
 
+from latecomer.synth.answer import Basis
+from latecomer.synth.arrivals.generate import CERTIFIED
+from latecomer.synth.solvers.choice import Solving
+from latecomer.synth.straggler import generate as generate_module
+from latecomer.verify import Counterexample, Verdict, check, read
+from latecomer.verify.core.verdict import refuted
 from proofs.certificates.check import FOLDER
-from synth.answer import Basis
-from synth.arrivals.generate import CERTIFIED
-from synth.solvers.choice import Solving
-from synth.straggler import generate as generate_module
-from verify import Counterexample, Verdict, check, read
-from verify.core.verdict import refuted
 
 
 def test_generate_writes_and_explains(synth, tmp_path) -> None:
@@ -101,7 +101,7 @@ def test_interrupt_leaves_no_file(synth, tmp_path, monkeypatch) -> None:
 
 def test_importing_the_command_is_light() -> None:
     heavy = ["ortools", "z3", "torch", "scipy"]
-    code = f"import sys, synth.cli; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, latecomer.synth.cli; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import synth
-from synth import units
-from synth.cost import (
+from latecomer import synth
+from latecomer.synth import units
+from latecomer.synth.cost import (
     FAMILIES,
     Cost,
     Link,
@@ -24,9 +24,9 @@ from synth.cost import (
     straggler_cost,
     waiting_cost,
 )
-from synth.straggler.generate import search
-from verify import Phase, Schedule, Transfer
-from verify.errors import ArgumentError
+from latecomer.synth.straggler.generate import search
+from latecomer.verify import Phase, Schedule, Transfer
+from latecomer.verify.errors import ArgumentError
 
 SIZES = st.integers(1, 2**40)
 LINKS = st.builds(Link, st.floats(1e-9, 1e-2), st.floats(1e3, 1e13))

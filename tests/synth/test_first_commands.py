@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from synth.compare import as_text, compare
-from synth.cost import Link
-from synth.standard import ring
-from synth.units import parse_bandwidth, parse_bytes
-from verify.errors import ArgumentError
-from verify.output import write
-from verify.version import version
+from latecomer.synth.compare import as_text, compare
+from latecomer.synth.cost import Link
+from latecomer.synth.standard import ring
+from latecomer.synth.units import parse_bandwidth, parse_bytes
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.output import write
+from latecomer.verify.version import version
 
 
-@pytest.mark.parametrize("program", ["synth", "verify", "runtime"])
+@pytest.mark.parametrize("program", ["synth", "verify", "latecomer"])
 def test_every_program_says_its_version(typed, program):
     assert typed(f"{program} --version") == (0, f"latecomer {version()}\n", "")
     assert re.fullmatch(r"\d+\.\d+\.\d+|unknown", version())
@@ -79,7 +79,7 @@ def test_a_trace_given_to_verify_is_told_where_it_belongs(typed):
     Path("trace.json").write_text('{"traceEvents": [], "displayTimeUnit": "ms"}')
     code, _, error = typed("verify trace.json")
     assert code == 2
-    assert "is a trace, and no schedule. Look at it with: python -m runtime watch" in error
+    assert "is a trace, and no schedule. Look at it with: latecomer watch" in error
 
 
 @pytest.mark.parametrize("kind", ["allreduce", "pipeline"])

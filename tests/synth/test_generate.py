@@ -7,18 +7,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from synth import generate
-from synth.solvers.choice import SOLVERS
-from synth.straggler.broadcast import Broadcast
-from synth.straggler.closed_form import ClosedForm
-from synth.straggler.generate import failures, search
-from synth.straggler.greedy import Greedy
-from synth.straggler.instance import Instance
-from synth.straggler.pairing import Pairing
-from synth.straggler.reduce_scatter import rotation, tournament
-from verify import Verdict, check, encode
-from verify.errors import SearchTimeout
-from verify.renaming import renamed
+from latecomer.synth import generate
+from latecomer.synth.solvers.choice import SOLVERS
+from latecomer.synth.straggler.broadcast import Broadcast
+from latecomer.synth.straggler.closed_form import ClosedForm
+from latecomer.synth.straggler.generate import failures, search
+from latecomer.synth.straggler.greedy import Greedy
+from latecomer.synth.straggler.instance import Instance
+from latecomer.synth.straggler.pairing import Pairing
+from latecomer.synth.straggler.reduce_scatter import rotation, tournament
+from latecomer.verify import Verdict, check, encode
+from latecomer.verify.errors import SearchTimeout
+from latecomer.verify.renaming import renamed
 
 both_solvers = pytest.mark.parametrize("solver", SOLVERS)
 

@@ -4,10 +4,10 @@ import shlex
 
 import pytest
 
-from synth.arrivals.generate import search as search_arrivals
-from synth.straggler.generate import search
-from synth.transpose.generate import transpose
-from verify.errors import ArgumentError
+from latecomer.synth.arrivals.generate import search as search_arrivals
+from latecomer.synth.straggler.generate import search
+from latecomer.synth.transpose.generate import transpose
+from latecomer.verify.errors import ArgumentError
 
 NODES = "generate --nodes 2 --per-node 4 --bytes 1MiB"
 ONE_NODE = "generate --nodes 1 --per-node 4 --bytes 1MiB"

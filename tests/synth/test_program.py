@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.straggler.generate import generate
-from synth.straggler.program import program
+from latecomer.synth.straggler.generate import generate
+from latecomer.synth.straggler.program import program
 
 
 @settings(max_examples=40, deadline=None)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from synth.standard import ring
-from synth.straggler.generate import generate
-from verify.output import encode, write
-from verify.replacing import SCHEDULE, is_of_kind, require_replaceable
+from latecomer.synth.standard import ring
+from latecomer.synth.straggler.generate import generate
+from latecomer.verify.output import encode, write
+from latecomer.verify.replacing import SCHEDULE, is_of_kind, require_replaceable
 
 NOT_OURS = "my notes\n"
 

@@ -1,4 +1,4 @@
-"""One conformance suite for every solver behind ``synth.solvers``."""
+"""One conformance suite for every solver behind ``latecomer.synth.solvers``."""
 
 import itertools
 import os
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.solvers.choice import SOLVERS, solve
-from synth.solvers.model import Exhausted, Found, Model, Undecided
+from latecomer.synth.solvers.choice import SOLVERS, solve
+from latecomer.synth.solvers.model import Exhausted, Found, Model, Undecided
 
 pytestmark = pytest.mark.parametrize("solver", SOLVERS)
 

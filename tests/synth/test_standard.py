@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import synth
-from synth.cost import Cost, completion_cost, tree_cost
-from synth.transpose.generate import EXCHANGES, transpose
+from latecomer import synth
+from latecomer.synth.cost import Cost, completion_cost, tree_cost
+from latecomer.synth.transpose.generate import EXCHANGES, transpose
+from latecomer.verify import Incast, Verdict, check, read
 from tests.verify.search import Search
-from verify import Incast, Verdict, check, read
 
 
 @pytest.mark.parametrize("n", range(2, 18))

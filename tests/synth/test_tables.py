@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth import survey as survey_module
-from synth.compare import ALGORITHMS, compare, parse_sizes
-from synth.cost import Link, ring_cost, straggler_cost
-from synth.straggler import generate
-from synth.survey import parse_range, survey
-from verify.errors import SearchTimeout
+from latecomer.synth import survey as survey_module
+from latecomer.synth.compare import ALGORITHMS, compare, parse_sizes
+from latecomer.synth.cost import Link, ring_cost, straggler_cost
+from latecomer.synth.straggler import generate
+from latecomer.synth.survey import parse_range, survey
+from latecomer.verify.errors import SearchTimeout
 
 LINK = Link(3e-6, 450e9)
 

@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.together_asked import dimacs
-from synth.answer import Basis
-from synth.arrivals.addition import CUTS, NOTHING, Cut, Shape
-from synth.arrivals.attempts import Attempts
-from synth.arrivals.free_trees import FreeTrees
-from synth.arrivals.generate import CERTIFIED, search
-from synth.arrivals.instance import Arrivals
-from synth.arrivals.parity import parity_bound
-from synth.arrivals.together import Together
-from synth.cost import Setting
-from synth.solvers.choice import SOLVERS, SolverName, Solving, solve
-from synth.solvers.model import Exhausted, Found, Undecided
+from latecomer.synth.answer import Basis
+from latecomer.synth.arrivals.addition import CUTS, NOTHING, Cut, Shape
+from latecomer.synth.arrivals.attempts import Attempts
+from latecomer.synth.arrivals.free_trees import FreeTrees
+from latecomer.synth.arrivals.generate import CERTIFIED, search
+from latecomer.synth.arrivals.instance import Arrivals
+from latecomer.synth.arrivals.parity import parity_bound
+from latecomer.synth.arrivals.together import Together
+from latecomer.synth.cost import Setting
+from latecomer.synth.solvers.choice import SOLVERS, SolverName, Solving, solve
+from latecomer.synth.solvers.model import Exhausted, Found, Undecided
+from latecomer.verify import Verdict, check
 from tests.verify.search import fewest_rounds
-from verify import Verdict, check
 
 
 def together(n: int, late: int, k: int, wait: int = 99) -> Arrivals:
@@ -176,7 +176,9 @@ def test_the_solver_finds_what_is_proved_on_paper(
     monkeypatch: pytest.MonkeyPatch, n: int, late: int, k: int
 ) -> None:
     arrivals = together(n, late, k)
-    monkeypatch.setattr("synth.arrivals.attempts.least_rounds", lambda arrivals: arrivals.bound)
+    monkeypatch.setattr(
+        "latecomer.synth.arrivals.attempts.least_rounds", lambda arrivals: arrivals.bound
+    )
     for effort, least in (1.0, parity_bound(arrivals)), (1e-4, arrivals.bound):
         attempts = Attempts(Solving("z3", 0, effort, None), print)
         _, rounds = attempts.shortest(arrivals)
@@ -186,7 +188,9 @@ def test_the_solver_finds_what_is_proved_on_paper(
 
 
 def test_what_a_solver_has_exhausted_is_not_called_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("synth.arrivals.attempts.least_rounds", lambda arrivals: arrivals.bound)
+    monkeypatch.setattr(
+        "latecomer.synth.arrivals.attempts.least_rounds", lambda arrivals: arrivals.bound
+    )
     small = Setting(buffer_bytes=1, alpha_s=1.0, bandwidth=1e9)
     answer = search(7, dict.fromkeys(range(3, 7), 40), chunks=1, setting=small)
     assert (answer.value, answer.basis, answer.bound) == (4, Basis.SOLVER, 4)
@@ -195,7 +199,7 @@ def test_what_a_solver_has_exhausted_is_not_called_a_proof(monkeypatch: pytest.M
 def test_of_several_numbers_of_chunks_the_first_is_asked_about(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("synth.arrivals.attempts.FREE_TREES_WORK", 0.01)
+    monkeypatch.setattr("latecomer.synth.arrivals.attempts.FREE_TREES_WORK", 0.01)
     told: list[str] = []
     attempts = Attempts(Solving("z3", 0, 0.1, None), told.append)
     for k in 5, 4, 6:

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import synth
-from synth.cost import Link
-from synth.solvers.choice import SOLVERS
-from synth.straggler import generate
-from synth.twolevel.bound import bound_any_chunks_s, bound_s, bytes_s
-from synth.twolevel.cost import completion_s, network_rounds, overlapped_s, waiting_s
-from synth.twolevel.machine import Machine
-from synth.twolevel.network import fitted, network_ports
-from synth.twolevel.ring import hierarchical_ring
-from synth.twolevel.search import search, two_level
-from synth.twolevel.waiting import mates_of, owner
-from verify import Phase, Schedule, Transfer, Verdict, check, read
-from verify.errors import ArgumentError
+from latecomer import synth
+from latecomer.synth.cost import Link
+from latecomer.synth.solvers.choice import SOLVERS
+from latecomer.synth.straggler import generate
+from latecomer.synth.twolevel.bound import bound_any_chunks_s, bound_s, bytes_s
+from latecomer.synth.twolevel.cost import completion_s, network_rounds, overlapped_s, waiting_s
+from latecomer.synth.twolevel.machine import Machine
+from latecomer.synth.twolevel.network import fitted, network_ports
+from latecomer.synth.twolevel.ring import hierarchical_ring
+from latecomer.synth.twolevel.search import search, two_level
+from latecomer.synth.twolevel.waiting import mates_of, owner
+from latecomer.verify import Phase, Schedule, Transfer, Verdict, check, read
+from latecomer.verify.errors import ArgumentError
 
 TWO_BY_TWO = "generate --nodes 2 --per-node 2 --bytes 1GiB"
 INNER = Link(3e-6, 450e9)
@@ -229,7 +229,7 @@ def test_json_tells_the_same(synth) -> None:
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_the_flat_schedule_is_searched_by_the_solver_asked_for(synth, monkeypatch, solver) -> None:
     asked = Mock(wraps=generate.search)
-    monkeypatch.setattr("synth.twolevel.search.search_flat", asked)
+    monkeypatch.setattr("latecomer.synth.twolevel.search.search_flat", asked)
     code, _, _ = synth(*f"{TWO_BY_TWO} --solver {solver}".split())
     assert (code, asked.call_count) == (0, 1)
     assert asked.call_args.kwargs["solver"] == solver

@@ -10,7 +10,7 @@ import random
 import re
 from typing import Any
 
-from verify import Report, Schedule, check, decode
+from latecomer.verify import Report, Schedule, check, decode
 
 Document = dict[str, Any]
 OPS = {"+": "reduce", "=": "copy"}

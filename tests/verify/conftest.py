@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from verify import cli
+from latecomer.verify import cli
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -5,8 +5,8 @@ from collections.abc import Hashable, Iterator
 from functools import cache
 from itertools import count, permutations, product
 
-from verify import Incast
-from verify.core.schedule import Ports
+from latecomer.verify import Incast
+from latecomer.verify.core.schedule import Ports
 
 USELESS = -1
 State = tuple[tuple[int, ...], ...]

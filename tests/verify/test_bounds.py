@@ -5,6 +5,14 @@ from typing import Any
 
 import pytest
 
+from latecomer.verify import Incast, Phase, Schedule, Verdict
+from latecomer.verify.core.bounds import (
+    bandwidth_bound,
+    dissemination_bound,
+    lower_bound,
+    spread_bound,
+)
+from latecomer.verify.core.schedule import Ports
 from tests.verify.builders import (
     Document,
     broken,
@@ -17,9 +25,6 @@ from tests.verify.builders import (
     straggler,
 )
 from tests.verify.search import Search
-from verify import Incast, Phase, Schedule, Verdict
-from verify.core.bounds import bandwidth_bound, dissemination_bound, lower_bound, spread_bound
-from verify.core.schedule import Ports
 
 Pattern = tuple[tuple[int, ...] | None, ...]
 """One entry per phase: the ranks absent for one round, or None for the completion."""

@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from latecomer.verify import Incast, Report, Verdict
+from latecomer.verify.core.bounds import somebody_leaves
+from latecomer.verify.report.render import bound_in_words, reservation, to_json
 from tests.verify.builders import (
     Document,
     document,
@@ -27,9 +30,6 @@ from tests.verify.builders import (
     shuffled,
 )
 from tests.verify.search import Search
-from verify import Incast, Report, Verdict
-from verify.core.bounds import somebody_leaves
-from verify.report.render import bound_in_words, reservation, to_json
 
 # -- one cheat by hand ---------------------------------------------------------------------------
 

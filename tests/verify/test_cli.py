@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from latecomer.verify import Incast, check, families
+from latecomer.verify import __all__ as public
+from latecomer.verify.core.programs import programs
+from latecomer.verify.symbolic import smt2
 from proofs.trusted_lines import COLLECTIVE_CHECKER, ROOT, closure, others
 from tests.verify.builders import broken, document, optimal_four, schedule_of, straggler
 from tests.verify.pipeline import documents as pipelines
-from verify import Incast, check, families
-from verify import __all__ as public
-from verify.core.programs import programs
-from verify.symbolic import smt2
 
 words = str.split
 PIPELINE_FIELDS = words(
@@ -250,7 +250,7 @@ def _spawn(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
 def test_a_reader_that_has_gone(tmp_path: Path, name: str, code: int, flags: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    arguments = ["-m", "verify", str(tmp_path / f"{name}.json"), *flags]
+    arguments = ["-m", "latecomer.verify", str(tmp_path / f"{name}.json"), *flags]
     fatal = partial(signal.signal, signal.SIGPIPE, signal.SIG_DFL)
     ended = _spawn(*arguments, stdout=writer, preexec_fn=fatal)
     os.close(writer)
@@ -263,7 +263,7 @@ def test_odd_file_names(tmp_path: Path, flags: list[str]) -> None:
     name = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9 \xce\xbb.json")
     Path(name).write_text(json.dumps(FOUR))
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    answer = _spawn("-m", "verify", *flags, name, env=environment)
+    answer = _spawn("-m", "latecomer.verify", *flags, name, env=environment)
     assert (answer.returncode, "proved" in answer.stdout.lower()) == (0, True)
 
 
@@ -296,8 +296,9 @@ def test_what_was_checked_can_not_be_changed_or_mixed_up() -> None:
 def test_verify_stands_alone() -> None:
     """The ground floor imports no other floor, and the solver only when it is asked."""
     program = (
-        "import sys, verify, verify.cli; "
-        "print(sorted({'torch', 'synth', 'runtime', 'z3', 'ortools'} & set(sys.modules)))"
+        "import sys, latecomer.verify.cli; "
+        "others = {'torch', 'latecomer.synth', 'latecomer.runtime', 'z3', 'ortools'}; "
+        "print(sorted(others & set(sys.modules)))"
     )
     assert _spawn("-c", program).stdout == "[]\n"
 

@@ -10,6 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from latecomer.verify import Counterexample, Phase, Schedule, Verdict, check
+from latecomer.verify.core import semantics
+from latecomer.verify.core.interpreter import run
+from latecomer.verify.core.semantics import Counts
+from latecomer.verify.core.verdict import SHOWN
+from latecomer.verify.report.explain import explain, explained
 from tests.verify.builders import (
     Document,
     broken,
@@ -23,12 +29,6 @@ from tests.verify.builders import (
 )
 from tests.verify.mutants import mutant
 from tests.verify.oracle import run as run_document
-from verify import Counterexample, Phase, Schedule, Verdict, check
-from verify.core import semantics
-from verify.core.interpreter import run
-from verify.core.semantics import Counts
-from verify.core.verdict import SHOWN
-from verify.report.explain import explain, explained
 
 
 def _text(phase: str, number: int, move: Any) -> str:

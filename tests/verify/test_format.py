@@ -12,16 +12,27 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from latecomer.verify import (
+    Incast,
+    Phase,
+    Schedule,
+    Transfer,
+    Verdict,
+    check,
+    decode,
+    encode,
+    read,
+    write,
+)
+from latecomer.verify.arrays import ArrayRounds, phase
+from latecomer.verify.core.format import MAX_BYTES, MAX_CHUNKS, MAX_PHASES, MAX_RANKS, MAX_TOKENS
+from latecomer.verify.errors import ArgumentError, FormatError, InputError
+from latecomer.verify.output import write_atomically
+from latecomer.verify.pipeline.format import decode as decode_pipeline
+from latecomer.verify.renaming import renamed
 from proofs.trusted_lines import ROOT
 from tests.verify.builders import Document, all_right, optimal_four, report_of, schedule_of
 from tests.verify.pipeline import documents
-from verify import Incast, Phase, Schedule, Transfer, Verdict, check, decode, encode, read, write
-from verify.arrays import ArrayRounds, phase
-from verify.core.format import MAX_BYTES, MAX_CHUNKS, MAX_PHASES, MAX_RANKS, MAX_TOKENS
-from verify.errors import ArgumentError, FormatError, InputError
-from verify.output import write_atomically
-from verify.pipeline.format import decode as decode_pipeline
-from verify.renaming import renamed
 
 NAMES = st.text(string.printable[:95] + "äλ→", max_size=12)
 NUMBERS = st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False)
@@ -255,10 +266,10 @@ def test_the_last_byte_and_the_last_token(tmp_path: Path, suffix: str, monkeypat
     assert f"{MAX_TOKENS // 2**20} Mi JSON tokens" in page
     tokens = sum(map(text.count, b",[{"))
     for name, size, problem in [("BYTES", len(text), "larger"), ("TOKENS", tokens, "JSON tokens")]:
-        monkeypatch.setattr(f"verify.core.format.MAX_{name}", size - 1)
+        monkeypatch.setattr(f"latecomer.verify.core.format.MAX_{name}", size - 1)
         with pytest.raises(FormatError, match=problem):
             read(path)
-        monkeypatch.setattr(f"verify.core.format.MAX_{name}", size)
+        monkeypatch.setattr(f"latecomer.verify.core.format.MAX_{name}", size)
         assert read(path) == decode(text)
 
 

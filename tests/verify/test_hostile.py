@@ -91,7 +91,7 @@ def test_hostile(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(data.encode() if isinstance(data, str) else data)
     ended = subprocess.run(
-        [sys.executable, "-m", "verify", name],
+        [sys.executable, "-m", "latecomer.verify", name],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from latecomer.verify import Verdict, check, decode, pipeline
+from latecomer.verify.pipeline.costs import exact
 from tests.verify import builders, mutants, oracle
 from tests.verify.pipeline import documents, simulation
-from verify import Verdict, check, decode, pipeline
-from verify.pipeline.costs import exact
 
 SEED = int(os.environ.get("LATECOMER_SEED", "20260118"))
 MUTANTS = int(os.environ.get("LATECOMER_MUTANTS", "1500"))

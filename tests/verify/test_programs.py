@@ -7,13 +7,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from latecomer.verify import Counterexample, Verdict, check
+from latecomer.verify.core.programs import Programs, deadlock_free, programs
+from latecomer.verify.renaming import renamed
 from tests.verify import builders
 from tests.verify.builders import all_right, document, ring, schedule_of, shuffled, straggler
 from tests.verify.mutants import mutant
 from tests.verify.test_mutants import SEED
-from verify import Counterexample, Verdict, check
-from verify.core.programs import Programs, deadlock_free, programs
-from verify.renaming import renamed
 
 End = tuple[str, int, int]
 """("send" or "receive", peer, chunk)"""

@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 
+from latecomer.verify import Report, Schedule, Verdict, check
+from latecomer.verify.symbolic import all_sums, smt2
 from tests.verify import builders
 from tests.verify.builders import Document, all_right, ring, schedule_of, straggler
 from tests.verify.mutants import mutant
 from tests.verify.oracle import run
 from tests.verify.test_mutants import SEED
-from verify import Report, Schedule, Verdict, check
-from verify.symbolic import all_sums, smt2
 
 MUTANTS = 300
 ASKED_OF_CVC5 = 60

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from verify.asynchronous.connections import connections_match, signals_match
-from verify.asynchronous.deadlock import Freedom, deadlock_free
-from verify.asynchronous.model import BlockProgram
-from verify.asynchronous.order import FlatProgram, Run
-from verify.asynchronous.races import race_free
-from verify.asynchronous.sizes import Sizes
-from verify.asynchronous.values import right_values
-from verify.core.verdict import PROVED, Result, Verdict, unknown
+from latecomer.verify.asynchronous.connections import connections_match, signals_match
+from latecomer.verify.asynchronous.deadlock import Freedom, deadlock_free
+from latecomer.verify.asynchronous.model import BlockProgram
+from latecomer.verify.asynchronous.order import FlatProgram, Run
+from latecomer.verify.asynchronous.races import race_free
+from latecomer.verify.asynchronous.sizes import Sizes
+from latecomer.verify.asynchronous.values import right_values
+from latecomer.verify.core.verdict import PROVED, Result, Verdict, unknown
 
 
 def check(

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from verify.asynchronous.model import NONE, IntArray, Signal
-from verify.asynchronous.order import NEVER, FlatProgram
-from verify.asynchronous.sizes import Sizes, in_words, limits
-from verify.core.verdict import PROVED, Counterexample, Result, refuted
+from latecomer.verify.asynchronous.model import NONE, IntArray, Signal
+from latecomer.verify.asynchronous.order import NEVER, FlatProgram
+from latecomer.verify.asynchronous.sizes import Sizes, in_words, limits
+from latecomer.verify.core.verdict import PROVED, Counterexample, Result, refuted
 
 
 def at_step(

@@ -11,10 +11,16 @@ from itertools import pairwise
 
 import msgspec
 
-from verify.asynchronous.model import NONE
-from verify.asynchronous.order import NEVER, Events, FlatProgram, Run, ends_with_rendezvous
-from verify.asynchronous.sizes import Sizes, in_words
-from verify.core.verdict import PROVED, SHOWN, Counterexample, Result, refuted
+from latecomer.verify.asynchronous.model import NONE
+from latecomer.verify.asynchronous.order import (
+    NEVER,
+    Events,
+    FlatProgram,
+    Run,
+    ends_with_rendezvous,
+)
+from latecomer.verify.asynchronous.sizes import Sizes, in_words
+from latecomer.verify.core.verdict import PROVED, SHOWN, Counterexample, Result, refuted
 
 # From each a search goes over all blocks that are stuck.
 MOST_STARTS = 4096

@@ -1,8 +1,8 @@
 """A program of thread blocks as a text for the checker that was extracted from the proofs.
 
-The text says what ``verify.asynchronous.model`` says, number by number: it has no room for any
-interpretation. ``proofs/kernel/blocks.ml`` reads it, ``proofs/coq/ThreadBlocks.v`` says what it
-means. What is left to be believed of others' formats is what made the program of the file.
+The text says what ``latecomer.verify.asynchronous.model`` says, number by number: it has no room
+for any interpretation. ``proofs/kernel/blocks.ml`` reads it, ``proofs/coq/ThreadBlocks.v`` says
+what it means. What is left to be believed of others' formats is what made the program of the file.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from verify.asynchronous.model import NONE, BlockProgram, Demand, Signal, Step
-from verify.asynchronous.sizes import Sizes, limits, may_overtake
+from latecomer.verify.asynchronous.model import NONE, BlockProgram, Demand, Signal, Step
+from latecomer.verify.asynchronous.sizes import Sizes, limits, may_overtake
 
 FORMAT = "latecomer-blocks/1"
 

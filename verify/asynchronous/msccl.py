@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from verify.asynchronous.check import check
-from verify.asynchronous.deadlock import Freedom
-from verify.asynchronous.msccl_limits import limits
-from verify.asynchronous.msccl_program import XmlLowering, placements
-from verify.asynchronous.msccl_xml import Algorithm, decode
-from verify.asynchronous.sizes import Sizes
-from verify.asynchronous.verdict import AsynchronousReport
-from verify.core.verdict import Result, Verdict, overall
-from verify.errors import FormatError
+from latecomer.verify.asynchronous.check import check
+from latecomer.verify.asynchronous.deadlock import Freedom
+from latecomer.verify.asynchronous.msccl_limits import limits
+from latecomer.verify.asynchronous.msccl_program import XmlLowering, placements
+from latecomer.verify.asynchronous.msccl_xml import Algorithm, decode
+from latecomer.verify.asynchronous.sizes import Sizes
+from latecomer.verify.asynchronous.verdict import AsynchronousReport
+from latecomer.verify.core.verdict import Result, Verdict, overall
+from latecomer.verify.errors import FormatError
 
 FORMAT = "msccl-xml"
 
@@ -57,9 +57,9 @@ def verify_xml(
         FormatError: the file can't be read, or its protocol or collective is none that is known.
 
     Examples:
-        >>> import synth
-        >>> from synth.export import msccl_xml
-        >>> from verify.asynchronous.msccl import verify_xml
+        >>> from latecomer import synth
+        >>> from latecomer.synth.export import msccl_xml
+        >>> from latecomer.verify.asynchronous.msccl import verify_xml
         >>> report = verify_xml(msccl_xml.encode(synth.ring(4)))  # an AsynchronousReport
         >>> report.verdict, report.slots, report.slack  # messages that a connection has room for
         (<Verdict.PROVED: 'proved'>, 2, 1)

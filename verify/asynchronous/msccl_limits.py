@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from verify.asynchronous.msccl_steps import RECEIVES, SENDS, transmissions
-from verify.asynchronous.msccl_xml import OPTIONAL, Algorithm, XmlBlock, XmlGpu, XmlStep
-from verify.asynchronous.sizes import MOST_CHUNKS, Sizes
+from latecomer.verify.asynchronous.msccl_steps import RECEIVES, SENDS, transmissions
+from latecomer.verify.asynchronous.msccl_xml import OPTIONAL, Algorithm, XmlBlock, XmlGpu, XmlStep
+from latecomer.verify.asynchronous.sizes import MOST_CHUNKS, Sizes
 
 # MSCCL_MAX_NUM_STEPS, MAXCHANNELS and MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL of the executor.
 MOST_STEPS = 64

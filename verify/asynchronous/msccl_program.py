@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from verify.asynchronous.model import (
+from latecomer.verify.asynchronous.model import (
     ALL_RANKS,
     NONE,
     Block,
@@ -28,7 +28,7 @@ from verify.asynchronous.model import (
     Signal,
     Step,
 )
-from verify.asynchronous.msccl_steps import (
+from latecomer.verify.asynchronous.msccl_steps import (
     READS_SOURCE,
     READS_TARGET,
     RECEIVES,
@@ -38,9 +38,9 @@ from verify.asynchronous.msccl_steps import (
     text_of,
     transmissions,
 )
-from verify.asynchronous.msccl_xml import Algorithm, XmlBlock, XmlGpu
-from verify.core.verdict import Counterexample, Result, refuted
-from verify.errors import FormatError
+from latecomer.verify.asynchronous.msccl_xml import Algorithm, XmlBlock, XmlGpu
+from latecomer.verify.core.verdict import Counterexample, Result, refuted
+from latecomer.verify.errors import FormatError
 
 IN_PLACE = "in place"
 OUT_OF_PLACE = "out of place"

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from verify.asynchronous.msccl_xml import XmlBlock, XmlStep
+from latecomer.verify.asynchronous.msccl_xml import XmlBlock, XmlStep
 
 READS_SOURCE = {"s", "cpy", "rrc", "rrs", "rrcs"}
 READS_TARGET = {"re"}

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from verify.errors import FormatError
+from latecomer.verify.errors import FormatError
 
 # Hostile files are bounded: what a file asks for is refused before it costs memory or time.
 MAX_ELEMENTS = 2**20

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from verify.asynchronous.check import check
-from verify.asynchronous.deadlock import Freedom
-from verify.asynchronous.mscclpp_order import other_end
-from verify.asynchronous.mscclpp_plan import Plan, PlanBlock, PlanOperation, decode_plan
-from verify.asynchronous.mscclpp_program import PlanLowering
-from verify.asynchronous.mscclpp_rounds import doubt, threads_may_go_on
-from verify.asynchronous.verdict import AsynchronousReport
-from verify.core.verdict import PROVED, Result, Verdict, unknown
+from latecomer.verify.asynchronous.check import check
+from latecomer.verify.asynchronous.deadlock import Freedom
+from latecomer.verify.asynchronous.mscclpp_order import other_end
+from latecomer.verify.asynchronous.mscclpp_plan import Plan, PlanBlock, PlanOperation, decode_plan
+from latecomer.verify.asynchronous.mscclpp_program import PlanLowering
+from latecomer.verify.asynchronous.mscclpp_rounds import doubt, threads_may_go_on
+from latecomer.verify.asynchronous.verdict import AsynchronousReport
+from latecomer.verify.core.verdict import PROVED, Result, Verdict, unknown
 
 FORMAT = "mscclpp"
 
@@ -37,9 +37,9 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
         FormatError: it is no plan, or one with operations that are not known here.
 
     Examples:
-        >>> import synth
-        >>> from synth.export import mscclpp
-        >>> from verify.asynchronous.mscclpp import verify_plan
+        >>> from latecomer import synth
+        >>> from latecomer.synth.export import mscclpp
+        >>> from latecomer.verify.asynchronous.mscclpp import verify_plan
         >>> verify_plan(mscclpp.encode(synth.ring(4))).verdict
         <Verdict.PROVED: 'proved'>
     """

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verify.asynchronous.mscclpp_order import AWAITS_SIGNALS, Operation
-from verify.core.verdict import Counterexample, Result, refuted, unknown
+from latecomer.verify.asynchronous.mscclpp_order import AWAITS_SIGNALS, Operation
+from latecomer.verify.core.verdict import Counterexample, Result, refuted, unknown
 
 READS_PACKETS = frozenset({"rppkt", "upkt", "respkt", "repkt", "recpkt", "recspkt"})
 MAY_WAIT = AWAITS_SIGNALS | READS_PACKETS

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from verify.asynchronous.mscclpp_plan import Plan, PlanOperation
+from latecomer.verify.asynchronous.mscclpp_plan import Plan, PlanOperation
 
 SCRATCH_BYTES = 2**26
 """What is shared out among the scratch chunks of plans that reuse resources; the executor has it

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from verify.asynchronous.mscclpp_plan import Area, Plan, PlanBlock, PlanGpu, PlanOperation
-from verify.errors import FormatError
+from latecomer.verify.asynchronous.mscclpp_plan import Area, Plan, PlanBlock, PlanGpu, PlanOperation
+from latecomer.verify.errors import FormatError
 
 MOST_THREADS = 1024
 """Of a block, on any GPU."""

@@ -16,8 +16,8 @@ from functools import cmp_to_key
 from itertools import pairwise
 from typing import NamedTuple
 
-from verify.asynchronous.mscclpp_plan import Plan, PlanGpu, PlanOperation
-from verify.core.verdict import PROVED, Counterexample, Result, refuted
+from latecomer.verify.asynchronous.mscclpp_plan import Plan, PlanGpu, PlanOperation
+from latecomer.verify.core.verdict import PROVED, Counterexample, Result, refuted
 
 PACKETS = frozenset(["ppkt", "cpkt", "upkt", "respkt", "repkt", "recpkt", "recspkt"])
 """Operations whose threads share the words of an area alike, so the same area in the same way."""

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from verify.core.format import bounded_text
-from verify.errors import FormatError
+from latecomer.verify.core.format import bounded_text
+from latecomer.verify.errors import FormatError
 
 NAMES = frozenset(
     [

@@ -15,11 +15,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from verify.asynchronous.model import ALL_RANKS, Block, BlockProgram, Buffer, Demand, Signal, Step
-from verify.asynchronous.mscclpp_barriers import Barriers, joins_blocks
-from verify.asynchronous.mscclpp_doubts import PACKETS_BUFFER, UsedArea
-from verify.asynchronous.mscclpp_operations import SHAPES, require_understood
-from verify.asynchronous.mscclpp_order import (
+from latecomer.verify.asynchronous.model import (
+    ALL_RANKS,
+    Block,
+    BlockProgram,
+    Buffer,
+    Demand,
+    Signal,
+    Step,
+)
+from latecomer.verify.asynchronous.mscclpp_barriers import Barriers, joins_blocks
+from latecomer.verify.asynchronous.mscclpp_doubts import PACKETS_BUFFER, UsedArea
+from latecomer.verify.asynchronous.mscclpp_operations import SHAPES, require_understood
+from latecomer.verify.asynchronous.mscclpp_order import (
     PACKETS,
     PIPELINE_ROUNDS,
     SEVERAL_OFFSETS,
@@ -32,9 +40,9 @@ from verify.asynchronous.mscclpp_order import (
     synchronized,
     unrolled,
 )
-from verify.asynchronous.mscclpp_plan import Area, Plan, PlanOperation
-from verify.core.verdict import PROVED, Counterexample, Result, refuted
-from verify.errors import FormatError
+from latecomer.verify.asynchronous.mscclpp_plan import Area, Plan, PlanOperation
+from latecomer.verify.core.verdict import PROVED, Counterexample, Result, refuted
+from latecomer.verify.errors import FormatError
 
 PACKET_TARGETS = dict.fromkeys(("ppkt", "rppkt", "cpkt"), 0) | dict.fromkeys(
     ("respkt", "recpkt", "recspkt"), 1

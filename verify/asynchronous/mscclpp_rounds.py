@@ -29,19 +29,19 @@ from collections.abc import Iterable
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from verify.asynchronous.check import check
-from verify.asynchronous.model import BlockProgram
-from verify.asynchronous.mscclpp_barriers import joins_blocks
-from verify.asynchronous.mscclpp_doubts import (
+from latecomer.verify.asynchronous.check import check
+from latecomer.verify.asynchronous.model import BlockProgram
+from latecomer.verify.asynchronous.mscclpp_barriers import joins_blocks
+from latecomer.verify.asynchronous.mscclpp_doubts import (
     PACKETS_BUFFER,
     UsedArea,
     doubts,
     scratch_chunk_bytes,
 )
-from verify.asynchronous.mscclpp_order import Key, Operation, name_of
-from verify.asynchronous.mscclpp_plan import Plan, Rounds
-from verify.asynchronous.mscclpp_program import PlanLowering
-from verify.core.verdict import Result, Verdict, overall
+from latecomer.verify.asynchronous.mscclpp_order import Key, Operation, name_of
+from latecomer.verify.asynchronous.mscclpp_plan import Plan, Rounds
+from latecomer.verify.asynchronous.mscclpp_program import PlanLowering
+from latecomer.verify.core.verdict import Result, Verdict, overall
 
 MOST_THREADS = 4096
 """Blocks and threads that are looked at one by one."""

@@ -32,7 +32,7 @@ from itertools import accumulate, chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from verify.asynchronous.model import NONE, Block, BlockProgram, IntArray, Step
+from latecomer.verify.asynchronous.model import NONE, Block, BlockProgram, IntArray, Step
 
 NEVER = -1
 """Instead of an event: what is waited for is done nowhere."""

@@ -21,11 +21,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from verify.asynchronous.connections import at_step
-from verify.asynchronous.model import IntArray
-from verify.asynchronous.order import Events, FlatProgram, Run
-from verify.asynchronous.sizes import Sizes, in_words, limits, may_overtake
-from verify.core.verdict import PROVED, Counterexample, Result, Verdict, refuted, unknown
+from latecomer.verify.asynchronous.connections import at_step
+from latecomer.verify.asynchronous.model import IntArray
+from latecomer.verify.asynchronous.order import Events, FlatProgram, Run
+from latecomer.verify.asynchronous.sizes import Sizes, in_words, limits, may_overtake
+from latecomer.verify.core.verdict import PROVED, Counterexample, Result, Verdict, refuted, unknown
 
 MOST_CLOCKS = 2**25
 """Entries of clocks held at once; blocks are taken in as many portions as that makes."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from verify.asynchronous.sizes import in_words
-from verify.asynchronous.verdict import AsynchronousReport
-from verify.report.render import evidence, listed
+from latecomer.verify.asynchronous.sizes import in_words
+from latecomer.verify.asynchronous.verdict import AsynchronousReport
+from latecomer.verify.report.render import evidence, listed
 
 
 def render(name: str, report: AsynchronousReport) -> str:

@@ -23,8 +23,8 @@ from typing import Any
 
 import msgspec
 
-from verify.core.format import bounded_text
-from verify.core.verdict import (
+from latecomer.verify.core.format import bounded_text
+from latecomer.verify.core.verdict import (
     PROVED,
     BaseReport,
     Counterexample,
@@ -33,8 +33,8 @@ from verify.core.verdict import (
     refuted,
     unknown,
 )
-from verify.errors import FormatError
-from verify.report.render import evidence, listed
+from latecomer.verify.errors import FormatError
+from latecomer.verify.report.render import evidence, listed
 
 ROUNDED = Fraction(1, 10**6)
 """What the volume of one flow may be off by."""
@@ -209,7 +209,7 @@ def verify_flows(data: bytes, name: str = "<bytes>") -> FlowReport:
     Examples:
         An all-gather of two ranks, in one epoch:
 
-        >>> from verify.asynchronous.teccl import verify_flows
+        >>> from latecomer.verify.asynchronous.teccl import verify_flows
         >>> import json
         >>> pairs = (0, 1), (1, 0)
         >>> flows = [f"Chunk 0 from {a} traveled over {a}->{b} in epoch 0" for a, b in pairs]

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from verify.asynchronous.model import ALL_RANKS, NONE, BlockProgram, Demand
-from verify.asynchronous.order import FlatProgram, Run
-from verify.core.verdict import PROVED, Counterexample, Result, refuted
+from latecomer.verify.asynchronous.model import ALL_RANKS, NONE, BlockProgram, Demand
+from latecomer.verify.asynchronous.order import FlatProgram, Run
+from latecomer.verify.core.verdict import PROVED, Counterexample, Result, refuted
 
 # A sum of 2**32 terms or more is TOO_MANY, so no count runs over into its neighbour.
 BITS = 32

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from verify.asynchronous.deadlock import Freedom
-from verify.asynchronous.model import BlockProgram
-from verify.asynchronous.sizes import Sizes
-from verify.core.verdict import BaseReport, Result
+from latecomer.verify.asynchronous.deadlock import Freedom
+from latecomer.verify.asynchronous.model import BlockProgram
+from latecomer.verify.asynchronous.sizes import Sizes
+from latecomer.verify.core.verdict import BaseReport, Result
 
 EVIDENCE = ("property", "rank", "position", "action", "chunk", "expected", "found", "actions")
 """What is printed of a counterexample in JSON; its other fields are those of other families."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from verify.core.interpreter import Algebra, Values, run
-from verify.core.schedule import IntArray, Schedule
-from verify.core.verdict import PROVED, Counterexample, Result, refuted
+from latecomer.verify.core.interpreter import Algebra, Values, run
+from latecomer.verify.core.schedule import IntArray, Schedule
+from latecomer.verify.core.verdict import PROVED, Counterexample, Result, refuted
 
 
 class TreeNumbers(Algebra):

@@ -35,8 +35,8 @@ from __future__ import annotations
 from itertools import count, dropwhile, pairwise
 from typing import Literal
 
-from verify.core.schedule import Incast, Ports, Scalar, Schedule
-from verify.core.verdict import PROVED, Counterexample, Result, refuted, unknown
+from latecomer.verify.core.schedule import Incast, Ports, Scalar, Schedule
+from latecomer.verify.core.verdict import PROVED, Counterexample, Result, refuted, unknown
 
 Optimality = bool | Literal["unknown"]
 

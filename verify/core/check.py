@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from verify.core.bits import same_bits
-from verify.core.bounds import Optimality, claims, lower_bound, optimality
-from verify.core.programs import deadlock_free, programs
-from verify.core.schedule import Schedule
-from verify.core.semantics import exactly_once
-from verify.core.structure import absence, hazards, ports, staging, well_formed
-from verify.core.verdict import Report, Result, Verdict, overall, unknown
+from latecomer.verify.core.bits import same_bits
+from latecomer.verify.core.bounds import Optimality, claims, lower_bound, optimality
+from latecomer.verify.core.programs import deadlock_free, programs
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.core.semantics import exactly_once
+from latecomer.verify.core.structure import absence, hazards, ports, staging, well_formed
+from latecomer.verify.core.verdict import Report, Result, Verdict, overall, unknown
 
 Decide = Callable[[Schedule], Result]
 
@@ -30,7 +30,7 @@ def check(schedule: Schedule, more: Mapping[str, Decide] | None = None) -> Repor
 
     Args:
         schedule: what to check; nothing in its ``meta`` is believed.
-        more: further properties to decide, by name (:mod:`verify.symbolic` has one).
+        more: further properties to decide, by name (:mod:`latecomer.verify.symbolic` has one).
     """
     results = {"well_formed": well_formed(schedule)}
     is_well_formed = results["well_formed"].verdict is Verdict.PROVED

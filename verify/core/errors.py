@@ -1,4 +1,4 @@
-"""The errors that the trusted core raises; :mod:`verify.errors` has the whole family."""
+"""The errors that the trusted core raises; :mod:`latecomer.verify.errors` has the whole family."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from typing import BinaryIO, Literal, cast
 import msgspec
 import zstandard
 
-from verify.core.errors import FormatError
-from verify.core.schedule import FORMAT, Phase, Ports, Scalar, Schedule
+from latecomer.verify.core.errors import FormatError
+from latecomer.verify.core.schedule import FORMAT, Phase, Ports, Scalar, Schedule
 
 COLLECTIVE = "allreduce"
 PIPELINE = "pipeline"
@@ -178,7 +178,7 @@ def no_schedule(data: bytes, expected: str) -> str:
     except (msgspec.DecodeError, RecursionError):
         return ""
     if head.trace_events:
-        return "is a trace, and no schedule. Look at it with: python -m runtime watch"
+        return "is a trace, and no schedule. Look at it with: latecomer watch"
     if head.format.startswith("latecomer/") and head.format != FORMAT:
         return f"is of format {head.format}; this version of latecomer reads {FORMAT}"
     kind = kind_of(data)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from verify.core.schedule import IntArray, Schedule
+from latecomer.verify.core.schedule import IntArray, Schedule
 
 Values = NDArray[Any]
 """Values along the first axis; further axes belong to the algebra."""

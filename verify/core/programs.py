@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from verify.core.schedule import IntArray, Schedule
-from verify.core.verdict import PROVED, SHOWN, Counterexample, Result, refuted
+from latecomer.verify.core.schedule import IntArray, Schedule
+from latecomer.verify.core.verdict import PROVED, SHOWN, Counterexample, Result, refuted
 
 
 class Programs(msgspec.Struct, frozen=True, eq=False):

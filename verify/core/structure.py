@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from verify.core.schedule import Incast, Schedule, occurrence
-from verify.core.verdict import PROVED, SHOWN, Counterexample, Result, locate, refuted
+from latecomer.verify.core.schedule import Incast, Schedule, occurrence
+from latecomer.verify.core.verdict import PROVED, SHOWN, Counterexample, Result, locate, refuted
 
 
 def _at(

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from verify.core.schedule import Schedule
+from latecomer.verify.core.schedule import Schedule
 
 SHOWN = 12
 """The most transfers that a counterexample shows."""
@@ -131,7 +131,7 @@ class Report(BaseReport, msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         rounds: in all phases; ``completion_rounds``: those in which no rank is absent.
-        lower_bound: on ``completion_rounds``, recomputed (see :mod:`verify.core.bounds`).
+        lower_bound: on ``completion_rounds``, recomputed (see :mod:`latecomer.verify.core.bounds`).
         optimal: ``True`` at the bound if nobody is absent again after its arrival, ``False`` where
             a shorter right schedule is evident or the schedule is wrong, else ``"unknown"``.
         staging: chunks that some rank must buffer a second time within one round.

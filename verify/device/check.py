@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from verify.asynchronous.verdict import EVIDENCE
-from verify.core.schedule import Schedule
-from verify.core.verdict import BaseReport, Result, Verdict, unknown
-from verify.device.order import all_heard, one_operation, race_free
-from verify.device.program import DeviceProgram, require_power_of_two
-from verify.device.rows import slots_match
-from verify.device.sums import same_sums
+from latecomer.verify.asynchronous.verdict import EVIDENCE
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.core.verdict import BaseReport, Result, Verdict, unknown
+from latecomer.verify.device.order import all_heard, one_operation, race_free
+from latecomer.verify.device.program import DeviceProgram, require_power_of_two
+from latecomer.verify.device.rows import slots_match
+from latecomer.verify.device.sums import same_sums
 
 
 class DeviceReport(BaseReport, msgspec.Struct, frozen=True, kw_only=True):
@@ -49,16 +49,16 @@ def check(program: DeviceProgram, schedule: Schedule) -> DeviceReport:
     """Check a program of any maker against a well formed schedule; for any number of operations.
 
     Args:
-        program: of all ranks, as ``verify.device.program.device_program`` makes it.
+        program: of all ranks, as ``latecomer.verify.device.program.device_program`` makes it.
         schedule: what the program claims to carry out.
 
     Raises:
         ArgumentError: the number of sets is no power of two.
 
     Examples:
-        >>> import synth
-        >>> from verify.device.check import check
-        >>> from verify.device.program import device_program
+        >>> from latecomer import synth
+        >>> from latecomer.verify.device.check import check
+        >>> from latecomer.verify.device.program import device_program
         >>> schedule = synth.generate(4)
         >>> report = check(device_program(schedule), schedule)  # a DeviceReport
         >>> report.verdict, report.sets

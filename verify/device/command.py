@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from verify.core.schedule import Schedule
-from verify.core.verdict import Report, Result, Verdict
-from verify.device.check import DeviceReport, check
-from verify.device.program import device_program, document
-from verify.report.addition import Addition
-from verify.report.render import evidence, listed
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.core.verdict import Report, Result, Verdict
+from latecomer.verify.device.check import DeviceReport, check
+from latecomer.verify.device.program import device_program, document
+from latecomer.verify.report.addition import Addition
+from latecomer.verify.report.render import evidence, listed
 
 Opinion = Callable[[bytes, DeviceReport], Result]
 """Of a text with rows in it, and what was found about them: what another checker says."""

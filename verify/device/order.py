@@ -18,12 +18,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from verify.asynchronous.deadlock import deadlock_free
-from verify.asynchronous.order import Events, FlatProgram, Run
-from verify.asynchronous.races import first_race
-from verify.core.verdict import PROVED, SHOWN, Counterexample, Result, refuted
-from verify.device.program import DeviceProgram
-from verify.device.unrolled import unrolled
+from latecomer.verify.asynchronous.deadlock import deadlock_free
+from latecomer.verify.asynchronous.order import Events, FlatProgram, Run
+from latecomer.verify.asynchronous.races import first_race
+from latecomer.verify.core.verdict import PROVED, SHOWN, Counterexample, Result, refuted
+from latecomer.verify.device.program import DeviceProgram
+from latecomer.verify.device.unrolled import unrolled
 
 
 def one_operation(program: DeviceProgram) -> tuple[Result, Run]:

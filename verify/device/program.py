@@ -28,9 +28,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from verify.core.programs import programs
-from verify.core.schedule import Schedule, occurrence
-from verify.errors import ArgumentError
+from latecomer.verify.core.programs import programs
+from latecomer.verify.core.schedule import Schedule, occurrence
+from latecomer.verify.errors import ArgumentError
 
 SETS = 2
 """Staging sets of what the runtime runs: enough for every all-reduce (docs/explanation/gpu.md)."""
@@ -80,8 +80,8 @@ def device_program(schedule: Schedule, sets: int = SETS) -> DeviceProgram:
     receives, both in the order of the file. A receiver's slots are numbered in that order, too.
 
     Examples:
-        >>> import synth
-        >>> from verify.device.program import DeviceAction, device_program
+        >>> from latecomer import synth
+        >>> from latecomer.verify.device.program import DeviceAction, device_program
         >>> program = device_program(synth.ring(4))  # a DeviceProgram
         >>> program.ranks, program.slots
         (4, 6)

@@ -13,10 +13,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from verify.core.schedule import IntArray, occurrence
-from verify.core.verdict import PROVED, Counterexample, Result, refuted
-from verify.device.program import DeviceAction, DeviceProgram
-from verify.device.unrolled import in_words
+from latecomer.verify.core.schedule import IntArray, occurrence
+from latecomer.verify.core.verdict import PROVED, Counterexample, Result, refuted
+from latecomer.verify.device.program import DeviceAction, DeviceProgram
+from latecomer.verify.device.unrolled import in_words
 
 
 def slots_match(program: DeviceProgram) -> Result:

@@ -1,18 +1,18 @@
 """The same bits as the schedule: every rank adds up every chunk as the schedule says.
 
-One operation is run on expression trees, with the numbers that :mod:`verify.core.bits` gives them:
-equal numbers are equal trees, up to swapping the operands of an addition. Programs without races
-have one result, so any order of steps will do; which other operations run beside it makes no
-difference, because every take finds what was put for it (proofs/coq/DeviceOrder.v).
+One operation is run on expression trees, with the numbers that :mod:`latecomer.verify.core.bits`
+gives them: equal numbers are equal trees, up to swapping the operands of an addition. Programs
+without races have one result, so any order of steps will do; which other operations run beside it
+makes no difference, because every take finds what was put for it (proofs/coq/DeviceOrder.v).
 """
 
 from __future__ import annotations
 
-from verify.asynchronous.order import Run
-from verify.core.bits import final_trees
-from verify.core.schedule import Schedule
-from verify.core.verdict import PROVED, Counterexample, Result, refuted
-from verify.device.program import DeviceAction, DeviceProgram
+from latecomer.verify.asynchronous.order import Run
+from latecomer.verify.core.bits import final_trees
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.core.verdict import PROVED, Counterexample, Result, refuted
+from latecomer.verify.device.program import DeviceAction, DeviceProgram
 
 
 def same_sums(program: DeviceProgram, schedule: Schedule, run: Run) -> Result:

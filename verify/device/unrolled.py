@@ -1,9 +1,9 @@
 """A device program as a program without rounds, for as many operations in sequence as are wanted.
 
-The theory of :mod:`verify.asynchronous` is used as it is: a rank is one block of its steps, a PUT a
-step with a target at the peer, a flag a counter that the PUT raises to the epoch. Staging is memory
-like the own tensor; epochs that are ``sets`` apart share it. Epochs count from 1 here. Of a
-kernel's blocks one is looked at: each has memory of its own (proofs/coq/DeviceBlocks.v).
+The theory of :mod:`latecomer.verify.asynchronous` is used as it is: a rank is one block of its
+steps, a PUT a step with a target at the peer, a flag a counter that the PUT raises to the epoch.
+Staging is memory like the own tensor; epochs that are ``sets`` apart share it. Epochs count from 1
+here. Of a kernel's blocks one is looked at: each has memory of its own (proofs/coq/DeviceBlocks.v).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from verify.asynchronous.model import Block, BlockProgram, Buffer, Signal, Step
-from verify.device.program import DeviceAction, DeviceProgram
+from latecomer.verify.asynchronous.model import Block, BlockProgram, Buffer, Signal, Step
+from latecomer.verify.device.program import DeviceAction, DeviceProgram
 
 
 def unrolled(program: DeviceProgram, operations: int) -> BlockProgram:
     """``operations`` of a program with valid indices, one after another on each rank.
 
     A step's position is its row. There is no demand: what is added up is compared with the schedule
-    (:mod:`verify.device.sums`).
+    (:mod:`latecomer.verify.device.sums`).
     """
     ranks = program.ranks
     chunks = program.chunks

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from verify.core.schedule import Schedule
-from verify.core.verdict import Report, Verdict
-from verify.loss.examine import examine
-from verify.loss.picture import draw
-from verify.loss.render import render
-from verify.output import write_atomically
-from verify.report.addition import Addition
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.core.verdict import Report, Verdict
+from latecomer.verify.loss.examine import examine
+from latecomer.verify.loss.picture import draw
+from latecomer.verify.loss.render import render
+from latecomer.verify.output import write_atomically
+from latecomer.verify.report.addition import Addition
 
 
 def addition(

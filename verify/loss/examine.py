@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from verify.core.schedule import Schedule
-from verify.core.semantics import exactly_once
-from verify.core.structure import hazards, well_formed
-from verify.core.verdict import LocatedTransfer, Verdict, locate
-from verify.errors import ArgumentError
-from verify.loss.flow import Chunk, chunks_of, flows_of
-from verify.loss.harm import Harm, harm_of, harm_of_one
-from verify.loss.report import (
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.core.semantics import exactly_once
+from latecomer.verify.core.structure import hazards, well_formed
+from latecomer.verify.core.verdict import LocatedTransfer, Verdict, locate
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.loss.flow import Chunk, chunks_of, flows_of
+from latecomer.verify.loss.harm import Harm, harm_of, harm_of_one
+from latecomer.verify.loss.report import (
     MOST_LISTED,
     Answer,
     EntryBlock,
@@ -25,7 +25,7 @@ from verify.loss.report import (
     Single,
     WorstCase,
 )
-from verify.loss.sets import (
+from latecomer.verify.loss.sets import (
     Clock,
     Lost,
     TimeOut,
@@ -56,9 +56,9 @@ def examine(schedule: Schedule, at_most: int, limit_s: float) -> LossReport:
         Of 4 x 4 x 4 entries (rank, chunk, contribution) a ring can lose 12 with one transfer, the
         transpose 4:
 
-        >>> import synth
-        >>> from synth.transpose.generate import transpose
-        >>> from verify.loss.examine import examine
+        >>> from latecomer import synth
+        >>> from latecomer.synth.transpose.generate import transpose
+        >>> from latecomer.verify.loss.examine import examine
         >>> for schedule in (synth.ring(4), transpose(4)):
         ...     report = examine(schedule, at_most=1, limit_s=10)  # a LossReport
         ...     print(report.entries, report.worst.entries, report.worst.exact)

@@ -1,6 +1,6 @@
 """Where the data of each transfer comes from and gets to, in a run without loss, chunk by chunk.
 
-Legend, used in all of ``verify.loss``; sets of ranks are bit masks (bit r: rank r):
+Legend, used in all of ``latecomer.verify.loss``; sets of ranks are bit masks (bit r: rank r):
 
     entry       (rank, chunk, contribution): a right AllReduce has each of the n * k * n once
     C, carried  the contributions in the value that a transfer brings
@@ -24,7 +24,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from verify.core.schedule import Schedule
+from latecomer.verify.core.schedule import Schedule
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ on: a lost ``reduce`` adds nothing, a lost ``copy`` leaves the value that is the
 all other transfers are as ever, so that later transfers carry on what the loss has left. Nothing
 comes late or twice: the transport drops what comes after its round is over, and duplicates.
 
-**Theorem 1** (one loss; C, K, K2, R as in :mod:`verify.loss.flow`). After the loss of a reduce
-exactly the entries R x C are missing, and nothing is counted twice. After the loss of a copy
+**Theorem 1** (one loss; C, K, K2, R as in :mod:`latecomer.verify.loss.flow`). After the loss of a
+reduce exactly the entries R x C are missing, and nothing is counted twice. After the loss of a copy
 exactly R x (C \\ K) is missing, and exactly R x ((K \\ C) + K2) is counted more than once.
 
 Proof. Counts at the end are numbers of live ways. The loss of a reduce removes the ways through
@@ -23,7 +23,7 @@ from collections import deque
 
 import msgspec
 
-from verify.loss.flow import Chunk, DataFlow, added, run, start
+from latecomer.verify.loss.flow import Chunk, DataFlow, added, run, start
 
 
 class Harm(msgspec.Struct, frozen=True, gc=False):

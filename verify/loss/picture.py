@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
-from verify.core.schedule import Schedule
-from verify.errors import ArgumentError
-from verify.loss.report import MOST_LISTED, LossReport, Single
-from verify.report.svg import page, words
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.loss.report import MOST_LISTED, LossReport, Single
+from latecomer.verify.report.svg import page, words
 
 # In pixels.
 LEFT = 62

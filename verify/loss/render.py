@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verify.core.verdict import SHOWN, LocatedTransfer
-from verify.loss.report import Answer, EntryBlock, LossReport
+from latecomer.verify.core.verdict import SHOWN, LocatedTransfer
+from latecomer.verify.loss.report import Answer, EntryBlock, LossReport
 
 TITLES = (
     "one loss in", "transfers", "missing entries", "at ranks", "contributions", "twice", "differ",

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from verify.core.verdict import LocatedTransfer, Verdict
+from latecomer.verify.core.verdict import LocatedTransfer, Verdict
 
 MOST_LISTED = 20_000
 """With more transfers than this the report has no list of them one by one."""

@@ -2,7 +2,7 @@
 
 Chunks do not interact, so a set of losses is a set for each chunk, and what is missing adds up.
 
-**Theorem 2** (many losses; a right schedule, legend in :mod:`verify.loss.flow`).
+**Theorem 2** (many losses; a right schedule, legend in :mod:`latecomer.verify.loss.flow`).
 
     a. Only entries in the blocks R x C of the lost transfers can be missing.
     b. Of one chunk at most n (n - 1) entries can be missing.
@@ -33,8 +33,8 @@ from itertools import combinations
 
 import msgspec
 
-from verify.loss.flow import Chunk, DataFlow
-from verify.loss.harm import Harm, harm_of, harm_of_one
+from latecomer.verify.loss.flow import Chunk, DataFlow
+from latecomer.verify.loss.harm import Harm, harm_of, harm_of_one
 
 Lost = frozenset[int]
 """Transfers by their index in ``schedule.table``."""

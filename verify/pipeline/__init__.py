@@ -4,7 +4,7 @@ Examples:
     Two stages on two ranks, two microbatches; each rank alternates between forward and backward as
     soon as it can. Actions are written as PyTorch writes them:
 
-    >>> from verify.pipeline import Action, PipelineSchedule, check, parse_action, uniform
+    >>> from latecomer.verify.pipeline import Action, PipelineSchedule, check, parse_action, uniform
     >>> parse_action("1F0") == Action(stage=1, kind="F", microbatch=0)
     True
     >>> rows = ["0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"]
@@ -23,7 +23,7 @@ Examples:
 
     The same over a slow link, where the second rank can hold one activation:
 
-    >>> from verify.pipeline import Instance, Link
+    >>> from latecomer.verify.pipeline import Instance, Link
     >>> slow = Instance(forward=(1, 1), backward=(1, 1), weight=(1, 1), memory=(2, 1),
     ...                 links=(Link((0, 1), latency=5),))
     >>> again = PipelineSchedule(stages=2, microbatches=2, instance=slow, programs=programs)
@@ -31,10 +31,10 @@ Examples:
     19
 """
 
-from verify.pipeline.check import check, timeline
-from verify.pipeline.format import decode, encode, read, write
-from verify.pipeline.lower import lowered
-from verify.pipeline.schedule import (
+from latecomer.verify.pipeline.check import check, timeline
+from latecomer.verify.pipeline.format import decode, encode, read, write
+from latecomer.verify.pipeline.lower import lowered
+from latecomer.verify.pipeline.schedule import (
     Action,
     Instance,
     Link,
@@ -42,8 +42,8 @@ from verify.pipeline.schedule import (
     parse_action,
     uniform,
 )
-from verify.pipeline.torch_csv import decode_csv, encode_csv, read_csv, write_csv
-from verify.pipeline.verdict import Bar, Measures, PipelineReport
+from latecomer.verify.pipeline.torch_csv import decode_csv, encode_csv, read_csv, write_csv
+from latecomer.verify.pipeline.verdict import Bar, Measures, PipelineReport
 
 __all__ = [
     "Action",

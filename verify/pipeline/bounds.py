@@ -34,8 +34,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from verify.pipeline.costs import Costs
-from verify.pipeline.schedule import PipelineSchedule
+from latecomer.verify.pipeline.costs import Costs
+from latecomer.verify.pipeline.schedule import PipelineSchedule
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from verify.core.verdict import PROVED, Counterexample, Result, Verdict, refuted, unknown
-from verify.pipeline.bounds import lower_bound
-from verify.pipeline.costs import Costs, exact, told_apart, written
-from verify.pipeline.graph import Graph, build
-from verify.pipeline.lower import lowered
-from verify.pipeline.messages import communication, message_order, reduce_grad
-from verify.pipeline.schedule import PipelineSchedule
-from verify.pipeline.sensitivity import growth
-from verify.pipeline.structure import (
+from latecomer.verify.core.verdict import PROVED, Counterexample, Result, Verdict, refuted, unknown
+from latecomer.verify.pipeline.bounds import lower_bound
+from latecomer.verify.pipeline.costs import Costs, exact, told_apart, written
+from latecomer.verify.pipeline.graph import Graph, build
+from latecomer.verify.pipeline.lower import lowered
+from latecomer.verify.pipeline.messages import communication, message_order, reduce_grad
+from latecomer.verify.pipeline.schedule import PipelineSchedule
+from latecomer.verify.pipeline.sensitivity import growth
+from latecomer.verify.pipeline.structure import (
     dependencies,
     exactly_once,
     loss_order,
@@ -22,7 +22,7 @@ from verify.pipeline.structure import (
     sharding,
     well_formed,
 )
-from verify.pipeline.verdict import Bar, Exact, LinkSlack, Measures, PipelineReport
+from latecomer.verify.pipeline.verdict import Bar, Exact, LinkSlack, Measures, PipelineReport
 
 COMPLETE: tuple[str, ...] = ("exactly_once", "dependencies", "communication")
 """Properties without which nothing can be said about a run."""
@@ -59,7 +59,7 @@ def check(schedule: PipelineSchedule) -> PipelineReport:
         Rank 0 waits for the backward of microbatch 0, rank 1 does that of microbatch 1 first, for
         which rank 0 would have to go on:
 
-        >>> from verify.pipeline import check, decode_csv
+        >>> from latecomer.verify.pipeline import check, decode_csv
         >>> report = check(decode_csv(b"0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0\n"))
         >>> report.verdict, report.counterexample.property
         (<Verdict.REFUTED: 'refuted'>, 'deadlock_free')
@@ -185,7 +185,7 @@ def timeline(schedule: PipelineSchedule, *, in_order: bool = False) -> list[Bar]
         in_order: whether messages are rendezvous on one in-order stream per rank.
 
     Examples:
-        >>> from verify.pipeline import decode_csv, timeline
+        >>> from latecomer.verify.pipeline import decode_csv, timeline
         >>> for bar in timeline(decode_csv(b"0F0,0B0\n1F0,1B0\n")):  # each a Bar
         ...     print(bar.start, bar.end, f"rank {bar.rank}: {bar.action}")
         0 1 rank 0: 0F0

@@ -17,7 +17,7 @@ from fractions import Fraction
 from itertools import chain
 from operator import add
 
-from verify.pipeline.schedule import Action, Instance, Number
+from latecomer.verify.pipeline.schedule import Action, Instance, Number
 
 DECIMALS = 9
 """Of a time, at most (docs/reference/format.md)."""
@@ -37,7 +37,7 @@ def written(value: Fraction) -> str:
 
     Examples:
         >>> from fractions import Fraction
-        >>> from verify.pipeline.costs import written
+        >>> from latecomer.verify.pipeline.costs import written
         >>> written(Fraction(6 * 10**21 + 1, 10**9)), written(Fraction(1, 3))
         ('6000000000000.000000001', '1/3')
     """
@@ -53,7 +53,7 @@ def told_apart(*values: Fraction) -> list[str]:
 
     Examples:
         >>> from fractions import Fraction
-        >>> from verify.pipeline.costs import told_apart
+        >>> from latecomer.verify.pipeline.costs import told_apart
         >>> told_apart(Fraction(1, 3), Fraction(2))
         ['0.333333', '2']
         >>> told_apart(Fraction(1000001), Fraction(1000002))

@@ -1,8 +1,9 @@
 """Pipeline schedule files: ``"kind": "pipeline"`` of format ``latecomer/1``.
 
-The bounds on size and the way files are read and written are those of :mod:`verify.core.format`.
-The reader refuses unknown fields, wrong types, actions that it can't read and instances that make
-no sense, and names the place. Whether the actions make a right schedule is not its question.
+The bounds on size and the way files are read and written are those of
+:mod:`latecomer.verify.core.format`. The reader refuses unknown fields, wrong types, actions that it
+can't read and instances that make no sense, and names the place. Whether the actions make a right
+schedule is not its question.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from verify.core.format import (
+from latecomer.verify.core.format import (
     MAX_META_BYTES,
     PIPELINE,
     bounded_text,
@@ -21,11 +22,11 @@ from verify.core.format import (
     read_bounded,
     require_distinct,
 )
-from verify.core.schedule import FORMAT, Scalar
-from verify.errors import FormatError
-from verify.output import store
-from verify.pipeline.costs import fault
-from verify.pipeline.schedule import Instance, PipelineSchedule, Program, parse_action
+from latecomer.verify.core.schedule import FORMAT, Scalar
+from latecomer.verify.errors import FormatError
+from latecomer.verify.output import store
+from latecomer.verify.pipeline.costs import fault
+from latecomer.verify.pipeline.schedule import Instance, PipelineSchedule, Program, parse_action
 
 # A file beyond these is refused before it costs memory or time.
 MAX_STAGES = 2**12
@@ -52,7 +53,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 _situation = msgspec.json.Decoder(_Situation)
-_file = msgspec.json.Decoder(_File)  # with the module: see verify.core.format
+_file = msgspec.json.Decoder(_File)  # with the module: see latecomer.verify.core.format
 
 
 def read(path: str | os.PathLike[str]) -> PipelineSchedule:
@@ -63,7 +64,7 @@ def read(path: str | os.PathLike[str]) -> PipelineSchedule:
             a field is unknown, missing, of a wrong type or out of its range.
 
     Examples:
-        >>> from verify.pipeline import decode_csv, read, write
+        >>> from latecomer.verify.pipeline import decode_csv, read, write
         >>> schedule = decode_csv(b"0F0,0B0\n1F0,1B0\n")
         >>> write(schedule, "pipeline.json")
         >>> read("pipeline.json") == schedule
@@ -80,11 +81,11 @@ def decode(data: bytes, name: str = "<bytes>") -> PipelineSchedule:
         FormatError: as ``read``.
 
     Examples:
-        >>> from verify.pipeline import decode
+        >>> from latecomer.verify.pipeline import decode
         >>> decode(b'{"format": "latecomer/1", "kind": "allreduce"}', "mine.json")
         Traceback (most recent call last):
-        verify.core.errors.FormatError: mine.json: is a schedule of kind allreduce, where one of
-        kind pipeline is needed
+        latecomer.verify.core.errors.FormatError: mine.json: is a schedule of kind allreduce, where
+        one of kind pipeline is needed
     """
     bounded_text(data, name)
     try:
@@ -170,7 +171,7 @@ def encode(schedule: PipelineSchedule) -> bytes:
     r"""The schedule as the (uncompressed) text of a file, one program per line.
 
     Examples:
-        >>> from verify.pipeline import decode, decode_csv, encode
+        >>> from latecomer.verify.pipeline import decode, decode_csv, encode
         >>> schedule = decode_csv(b"0F0,0B0\n1F0,1B0\n")
         >>> decode(encode(schedule)) == schedule
         True
@@ -197,7 +198,7 @@ def write(schedule: PipelineSchedule, path: str | os.PathLike[str]) -> None:
         ArgumentError: the path can't be written.
 
     Examples:
-        >>> from verify.pipeline import decode_csv, write
+        >>> from latecomer.verify.pipeline import decode_csv, write
         >>> write(decode_csv(b"0F0,0B0\n1F0,1B0\n"), "pipeline.json.gz")
     """
     store(encode(schedule), path)

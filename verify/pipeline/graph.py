@@ -23,9 +23,9 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
-from verify.pipeline.costs import Costs
-from verify.pipeline.messages import pairs
-from verify.pipeline.schedule import COMPUTE, Action, PipelineSchedule, send_of
+from latecomer.verify.pipeline.costs import Costs
+from latecomer.verify.pipeline.messages import pairs
+from latecomer.verify.pipeline.schedule import COMPUTE, Action, PipelineSchedule, send_of
 
 
 class Wait(NamedTuple):

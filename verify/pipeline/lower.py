@@ -17,8 +17,8 @@ from collections import Counter
 
 import msgspec
 
-from verify.pipeline.costs import Costs
-from verify.pipeline.schedule import COMPUTE, PER_STAGE, Action, PipelineSchedule, send_of
+from latecomer.verify.pipeline.costs import Costs
+from latecomer.verify.pipeline.schedule import COMPUTE, PER_STAGE, Action, PipelineSchedule, send_of
 
 
 def lowered(schedule: PipelineSchedule, costs: Costs) -> PipelineSchedule:
@@ -27,8 +27,8 @@ def lowered(schedule: PipelineSchedule, costs: Costs) -> PipelineSchedule:
     Its compute actions run to their end (they have no cycle).
 
     Examples:
-        >>> from verify.pipeline import decode_csv, lowered
-        >>> from verify.pipeline.costs import Costs
+        >>> from latecomer.verify.pipeline import decode_csv, lowered
+        >>> from latecomer.verify.pipeline.costs import Costs
         >>> schedule = decode_csv(b"0F0,0B0\n1F0,1B0\n")
         >>> for program in lowered(schedule, Costs.of(schedule.instance)).programs:
         ...     print(*program)

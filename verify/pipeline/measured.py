@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from verify.pipeline.check import timeline
-from verify.pipeline.schedule import Action, Instance, Link, PipelineSchedule
-from verify.pipeline.verdict import Bar
+from latecomer.verify.pipeline.check import timeline
+from latecomer.verify.pipeline.schedule import Action, Instance, Link, PipelineSchedule
+from latecomer.verify.pipeline.verdict import Bar
 
 CANDIDATES = 16  # occupancies that are tried
 CLEARLY = 0.5  # an occupancy must bring the deviation below this share of that without any
@@ -96,7 +96,7 @@ class StepReport(msgspec.Struct, frozen=True):
     came: dict[int, LinkTimes]  # by sender, one direction; latency with the offset of the clocks
 
 
-REPORT = msgspec.msgpack.Decoder(StepReport)  # with the module: see verify.core.format
+REPORT = msgspec.msgpack.Decoder(StepReport)  # with the module: see latecomer.verify.core.format
 
 
 def fit(pairs: Sequence[tuple[float, float]]) -> LinkTimes:

@@ -6,16 +6,22 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from verify.pipeline.measured import (
+from latecomer.verify.pipeline.measured import (
     StepRecord,
     clock_offsets,
     links,
     measured_instance,
     predicted,
 )
-from verify.pipeline.picture import Sheet
-from verify.pipeline.schedule import COMPUTE, Instance, PipelineSchedule, parse_action, send_of
-from verify.pipeline.verdict import Bar
+from latecomer.verify.pipeline.picture import Sheet
+from latecomer.verify.pipeline.schedule import (
+    COMPUTE,
+    Instance,
+    PipelineSchedule,
+    parse_action,
+    send_of,
+)
+from latecomer.verify.pipeline.verdict import Bar
 
 MS = 1e3
 """Milliseconds in a second, and microseconds in a millisecond."""

@@ -13,8 +13,8 @@ and stage.py of torch 2.13.
 
 from __future__ import annotations
 
-from verify.core.verdict import PROVED, Counterexample, Result, refuted
-from verify.pipeline.schedule import (
+from latecomer.verify.core.verdict import PROVED, Counterexample, Result, refuted
+from latecomer.verify.pipeline.schedule import (
     COMPUTE,
     RECEIVES,
     SENDS,
@@ -22,7 +22,7 @@ from verify.pipeline.schedule import (
     PipelineSchedule,
     send_of,
 )
-from verify.pipeline.verdict import missing, refuted_at
+from latecomer.verify.pipeline.verdict import missing, refuted_at
 
 
 def communication(schedule: PipelineSchedule) -> Result:

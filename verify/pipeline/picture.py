@@ -1,9 +1,9 @@
 """Timelines of pipelines: an SVG of our own, and a trace for Perfetto or chrome://tracing.
 
-A sheet is a title and bars, planned (``verify.pipeline.timeline``) or measured; several sheets are
-drawn below each other on one scale of time, so that a plan and what became of it can be compared.
-A row per rank; blue F, orange I, green W, red the fused B, numbered by microbatch. A message that
-takes time is a line from its sender's row to its receiver's.
+A sheet is a title and bars, planned (``latecomer.verify.pipeline.timeline``) or measured; several
+sheets are drawn below each other on one scale of time, so that a plan and what became of it can be
+compared. A row per rank; blue F, orange I, green W, red the fused B, numbered by microbatch. A
+message that takes time is a line from its sender's row to its receiver's.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from verify.pipeline.schedule import COMPUTE, parse_action
-from verify.pipeline.verdict import Bar
-from verify.report import trace_events
-from verify.report.svg import page, words
-from verify.report.trace_events import Event
+from latecomer.verify.pipeline.schedule import COMPUTE, parse_action
+from latecomer.verify.pipeline.verdict import Bar
+from latecomer.verify.report import trace_events
+from latecomer.verify.report.svg import page, words
+from latecomer.verify.report.trace_events import Event
 
 COLOURS = {"F": "#9ec9ef", "I": "#f7c48b", "W": "#a9d8a0", "B": "#f2a59d"}
 NAMES = {

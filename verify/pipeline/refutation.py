@@ -1,9 +1,9 @@
 """Refutations of shorter pipelines: texts that prove that no schedule is over before a time.
 
 ``proofs/coq/PipelineCertificate.v`` is the same checker, proved; this one shares no code with the
-search (``synth.pipeline.refute``) and needs no Coq. What all right schedules have in common:
-microbatches are alike, so ``3F5`` stands for the sixth forward that stage 3 runs, of whichever
-microbatch it is (a fused backward is an I and then a W). Then, for the same number m:
+search (``latecomer.synth.pipeline.refute``) and needs no Coq. What all right schedules have in
+common: microbatches are alike, so ``3F5`` stands for the sixth forward that stage 3 runs, of
+whichever microbatch it is (a fused backward is an I and then a W). Then, for the same number m:
 
     F of a stage is there, with its latency, before F of the next one; I the other way round
     of a stage: F before I before W, and each kind in order
@@ -33,8 +33,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from verify.pipeline.costs import Costs
-from verify.pipeline.schedule import PipelineSchedule
+from latecomer.verify.pipeline.costs import Costs
+from latecomer.verify.pipeline.schedule import PipelineSchedule
 
 _RUN = re.compile(r"([0-9]{1,9})([FIW])([0-9]{1,9})(?:-([0-9]{1,9}))?", re.ASCII)
 KINDS = "FIW"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from verify.pipeline.costs import told_apart, written
-from verify.pipeline.schedule import Instance, PipelineSchedule
-from verify.pipeline.verdict import Bar, Measures, PipelineReport, gap_in_words
-from verify.report.render import MOST_SHOWN, evidence, listed
+from latecomer.verify.pipeline.costs import told_apart, written
+from latecomer.verify.pipeline.schedule import Instance, PipelineSchedule
+from latecomer.verify.pipeline.verdict import Bar, Measures, PipelineReport, gap_in_words
+from latecomer.verify.report.render import MOST_SHOWN, evidence, listed
 
 
 def render(name: str, schedule: PipelineSchedule, report: PipelineReport) -> str:

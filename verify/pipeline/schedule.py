@@ -1,6 +1,6 @@
 """What a pipeline schedule is: for every rank a program of actions, and the instance it is for.
 
-Legend, used in all of ``verify.pipeline`` and ``synth.pipeline``:
+Legend, used in all of ``latecomer.verify.pipeline`` and ``latecomer.synth.pipeline``:
 
     S  stages, 0 .. S-1 along the model; a rank holds one of them, or several (virtual stages)
     N  microbatches, 0 .. N-1
@@ -18,7 +18,7 @@ and, with the activation of F (``_F``) or the gradient of I or B (``_B``) as dat
 
 Kinds and their notation (``3SEND_F1``: stage 3, microbatch 1) are those of
 ``torch.distributed.pipelining``. A program without SEND and RECV is *compute only*: how messages
-travel is then given by :mod:`verify.pipeline.lower`.
+travel is then given by :mod:`latecomer.verify.pipeline.lower`.
 
 Durations and delays are in any one unit of time, memory is counted in activations of one stage and
 microbatch: F takes 1, I and W each give 1/2 back, B gives 1.
@@ -33,7 +33,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from verify.core.schedule import Scalar
+from latecomer.verify.core.schedule import Scalar
 
 Kind = Literal[
     "F", "I", "W", "B",
@@ -76,7 +76,7 @@ def parse_action(text: str) -> Action:
         ValueError: it denotes none.
 
     Examples:
-        >>> from verify.pipeline import parse_action
+        >>> from latecomer.verify.pipeline import parse_action
         >>> parse_action("2SEND_B1")
         Action(stage=2, kind='SEND_B', microbatch=1)
     """
@@ -131,7 +131,7 @@ def uniform(stages: int, forward: Number = 1, backward: Number = 1, weight: Numb
     """Stages that all take the same time, over links that take none.
 
     Examples:
-        >>> from verify.pipeline import uniform
+        >>> from latecomer.verify.pipeline import uniform
         >>> uniform(3, forward=8, backward=10, weight=5).backward
         (10, 10, 10)
     """

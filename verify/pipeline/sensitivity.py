@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
-from verify.pipeline.graph import Delay, Graph
+from latecomer.verify.pipeline.graph import Delay, Graph
 
 MOST_CORNERS = 64
 """Of one link's curve: each takes several passes over the whole graph."""

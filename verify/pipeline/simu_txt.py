@@ -12,9 +12,9 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-from verify.errors import FormatError
-from verify.pipeline.format import require_sizes
-from verify.pipeline.schedule import Action, Instance, Kind, PipelineSchedule
+from latecomer.verify.errors import FormatError
+from latecomer.verify.pipeline.format import require_sizes
+from latecomer.verify.pipeline.schedule import Action, Instance, Kind, PipelineSchedule
 
 _LINE = re.compile(r"\s*(\d{1,9})\s*,\s*([FBW])\s*,\s*(\d+(?:\.\d+)?)\s*,\s*(\d+(?:\.\d+)?)\s*")
 

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import accumulate
 
-from verify.core.verdict import PROVED, Counterexample, Result, refuted
-from verify.pipeline.costs import HALVES, Costs, fault, written
-from verify.pipeline.schedule import (
+from latecomer.verify.core.verdict import PROVED, Counterexample, Result, refuted
+from latecomer.verify.pipeline.costs import HALVES, Costs, fault, written
+from latecomer.verify.pipeline.schedule import (
     COMPUTE,
     TOWARDS,
     Action,
@@ -27,7 +27,7 @@ from verify.pipeline.schedule import (
     PipelineSchedule,
     Program,
 )
-from verify.pipeline.verdict import missing, refuted_at
+from latecomer.verify.pipeline.verdict import missing, refuted_at
 
 CLASHES: dict[Kind, tuple[Kind, ...]] = {"I": ("B",), "W": ("B",), "B": ("I", "W")}
 """Kinds that do not go with one another, for one stage and microbatch."""

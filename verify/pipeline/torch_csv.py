@@ -19,12 +19,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from verify.core.format import read_bounded
-from verify.errors import ArgumentError, FormatError
-from verify.output import write_atomically
-from verify.pipeline.costs import fault
-from verify.pipeline.format import parse_programs, require_sizes
-from verify.pipeline.schedule import (
+from latecomer.verify.core.format import read_bounded
+from latecomer.verify.errors import ArgumentError, FormatError
+from latecomer.verify.output import write_atomically
+from latecomer.verify.pipeline.costs import fault
+from latecomer.verify.pipeline.format import parse_programs, require_sizes
+from latecomer.verify.pipeline.schedule import (
     COMPUTE,
     RECEIVES,
     SENDS,
@@ -45,7 +45,7 @@ def read_csv(path: str | os.PathLike[str], instance: Instance | None = None) -> 
     Arguments and errors are those of ``decode_csv``.
 
     Examples:
-        >>> from verify.pipeline import decode_csv, read_csv, write_csv
+        >>> from latecomer.verify.pipeline import decode_csv, read_csv, write_csv
         >>> write_csv(decode_csv(b"0F0,0B0\n1F0,1B0\n"), "pipeline.csv", "compute_only")
         >>> read_csv("pipeline.csv").ranks
         2
@@ -69,14 +69,14 @@ def decode_csv(
             another number of stages or ranks.
 
     Examples:
-        >>> from verify.pipeline import decode_csv, uniform
+        >>> from latecomer.verify.pipeline import decode_csv, uniform
         >>> schedule = decode_csv(b"0F0,0B0\n1F0,1B0\n", instance=uniform(2, forward=3))
         >>> schedule.stages, schedule.microbatches, schedule.instance.forward
         (2, 1, (3, 3))
         >>> decode_csv(b"0F0,0X0", "mine.csv")
         Traceback (most recent call last):
-        verify.core.errors.FormatError: mine.csv: programs[0][1]: '0X0' is no action, as for
-        example 0F3 or 2SEND_B1
+        latecomer.verify.core.errors.FormatError: mine.csv: programs[0][1]: '0X0' is no action, as
+        for example 0F3 or 2SEND_B1
     """
     try:
         rows = list(csv.reader(io.StringIO(data.decode("utf-8"), newline="")))
@@ -179,19 +179,20 @@ def encode_csv(schedule: PipelineSchedule, form: CsvFormat) -> bytes:
     r"""The programs as a CSV that ``_PipelineScheduleRuntime._load_csv`` reads.
 
     Args:
-        schedule: for ``compute_comms`` one with its messages, as ``verify.pipeline.lowered`` gives.
+        schedule: for ``compute_comms`` one with its messages, as
+            ``latecomer.verify.pipeline.lowered`` gives.
         form: ``compute_only`` leaves out all but F, I, W and B; ``compute_comms`` is the whole.
 
     Raises:
         ArgumentError: messages are to be written and there are none.
 
     Examples:
-        >>> from verify.pipeline import decode_csv, encode_csv
+        >>> from latecomer.verify.pipeline import decode_csv, encode_csv
         >>> encode_csv(decode_csv(b"0F0,,0B0\n,1F0,1B0\n"), "compute_only")
         b'0F0,0B0\r\n1F0,1B0\r\n'
     """
     if form == "compute_comms" and not schedule.has_messages and schedule.ranks > 1:
-        raise ArgumentError("form", form, "needs messages", "See verify.pipeline.lowered")
+        raise ArgumentError("form", form, "needs messages", "See latecomer.verify.pipeline.lowered")
     writer = csv.writer(out := io.StringIO(newline=""), lineterminator="\r\n")
     for program in schedule.programs:
         writer.writerow(
@@ -206,7 +207,7 @@ def write_csv(schedule: PipelineSchedule, path: str | os.PathLike[str], form: Cs
     Arguments and errors are those of ``encode_csv``.
 
     Examples:
-        >>> from verify.pipeline import decode_csv, write_csv
+        >>> from latecomer.verify.pipeline import decode_csv, write_csv
         >>> write_csv(decode_csv(b"0F0,0B0\n1F0,1B0\n"), "pipeline.csv", "compute_only")
     """
     write_atomically(Path(path), encode_csv(schedule, form))

@@ -1,6 +1,6 @@
 """What is said about a pipeline schedule: evidence against it, times, memory, slack.
 
-Verdicts, results and counterexamples are those of :mod:`verify.core.verdict`.
+Verdicts, results and counterexamples are those of :mod:`latecomer.verify.core.verdict`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from verify.core.verdict import BaseReport, Counterexample, Result, Verdict, refuted
-from verify.pipeline.costs import json_number
-from verify.pipeline.schedule import Action, LocatedAction, Number, PipelineSchedule
+from latecomer.verify.core.verdict import BaseReport, Counterexample, Result, Verdict, refuted
+from latecomer.verify.pipeline.costs import json_number
+from latecomer.verify.pipeline.schedule import Action, LocatedAction, Number, PipelineSchedule
 
 EVIDENCE = ("property", "rank", "position", "action", "expected", "found", "actions")
 """What is printed of a counterexample in JSON; its other fields are those of collectives."""
@@ -138,7 +138,7 @@ def gap_in_words(gap: float) -> str:
     """A gap in per cent; one that is not 0 never looks like 0.
 
     Examples:
-        >>> from verify.pipeline.verdict import gap_in_words
+        >>> from latecomer.verify.pipeline.verdict import gap_in_words
         >>> gap_in_words(0.0), gap_in_words(1e-9), gap_in_words(0.0312)
         ('0.00%', 'below 0.01%', '3.12%')
     """

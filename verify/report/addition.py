@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from verify.core.verdict import Verdict
+from latecomer.verify.core.verdict import Verdict
 
 
 class Addition(msgspec.Struct, frozen=True):

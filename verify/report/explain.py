@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from verify.core.bits import final_trees
-from verify.core.interpreter import Algebra, Values, run
-from verify.core.schedule import IntArray, Schedule
-from verify.core.verdict import SHOWN, Counterexample, LocatedTransfer, locate
+from latecomer.verify.core.bits import final_trees
+from latecomer.verify.core.interpreter import Algebra, Values, run
+from latecomer.verify.core.schedule import IntArray, Schedule
+from latecomer.verify.core.verdict import SHOWN, Counterexample, LocatedTransfer, locate
 
 SHOWN_CHARACTERS = 160
 """Of a sum in a counterexample; a wrong schedule's can be of any length."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from verify.core.schedule import Incast, Schedule
-from verify.core.verdict import Counterexample, Report, Result, Verdict
-from verify.report.explain import explained
+from latecomer.verify.core.schedule import Incast, Schedule
+from latecomer.verify.core.verdict import Counterexample, Report, Result, Verdict
+from latecomer.verify.report.explain import explained
 
 EVIDENCE = ("property", "phase", "round", "rank", "chunk", "expected", "found", "transfers")
 """What a counterexample has in JSON."""
@@ -29,7 +29,7 @@ def render(name: str, schedule: Schedule, report: Report) -> str:
 
     Examples:
         >>> import synth, verify
-        >>> from verify.report.render import render
+        >>> from latecomer.verify.report.render import render
         >>> ring = synth.ring(4)
         >>> print(render("ring.json", ring, verify.check(ring)))
         ring.json: PROVED

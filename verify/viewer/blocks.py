@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from verify.asynchronous.model import NONE, Step
-from verify.asynchronous.order import NEVER, Events, FlatProgram, Run
-from verify.asynchronous.render import freedom_in_words, headline, meant_in_words
-from verify.asynchronous.verdict import AsynchronousReport
-from verify.core.verdict import Counterexample, Verdict
-from verify.errors import ArgumentError
-from verify.viewer.evidence import counterexamples, fault, head
-from verify.viewer.part import Part
+from latecomer.verify.asynchronous.model import NONE, Step
+from latecomer.verify.asynchronous.order import NEVER, Events, FlatProgram, Run
+from latecomer.verify.asynchronous.render import freedom_in_words, headline, meant_in_words
+from latecomer.verify.asynchronous.verdict import AsynchronousReport
+from latecomer.verify.core.verdict import Counterexample, Verdict
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.viewer.evidence import counterexamples, fault, head
+from latecomer.verify.viewer.part import Part
 
 # More than a page can show is refused, with the way to show a part of it.
 MOST_STEPS = 20_000

@@ -10,14 +10,19 @@ from typing import Any, cast
 
 import numpy as np
 
-from verify.core.bounds import bandwidth_bound, dissemination_bound, lower_bound, spread_bound
-from verify.core.schedule import Incast, Op, Schedule, Transfer
-from verify.core.verdict import Counterexample, LocatedTransfer, Report, Verdict
-from verify.errors import ArgumentError
-from verify.report.explain import explained
-from verify.report.render import bound_in_words, instance_in_words
-from verify.viewer.evidence import counterexamples, fault, head
-from verify.viewer.part import Part
+from latecomer.verify.core.bounds import (
+    bandwidth_bound,
+    dissemination_bound,
+    lower_bound,
+    spread_bound,
+)
+from latecomer.verify.core.schedule import Incast, Op, Schedule, Transfer
+from latecomer.verify.core.verdict import Counterexample, LocatedTransfer, Report, Verdict
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.report.explain import explained
+from latecomer.verify.report.render import bound_in_words, instance_in_words
+from latecomer.verify.viewer.evidence import counterexamples, fault, head
+from latecomer.verify.viewer.part import Part
 
 # More ranks or rounds are refused; of more transfers, counts or cells some of the chunks are shown.
 MOST_RANKS = 1024

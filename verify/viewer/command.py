@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from verify.asynchronous.teccl import FlowReport, Solution, decode_flows
-from verify.asynchronous.verdict import AsynchronousReport
-from verify.core.schedule import Schedule
-from verify.core.verdict import BaseReport, Report
-from verify.errors import ArgumentError
-from verify.output import write_atomically
-from verify.pipeline.schedule import PipelineSchedule
-from verify.pipeline.verdict import PipelineReport
-from verify.viewer import blocks, collective, flows, pipeline
-from verify.viewer.page import page, shared
-from verify.viewer.part import parse_part
+from latecomer.verify.asynchronous.teccl import FlowReport, Solution, decode_flows
+from latecomer.verify.asynchronous.verdict import AsynchronousReport
+from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.core.verdict import BaseReport, Report
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.output import write_atomically
+from latecomer.verify.pipeline.schedule import PipelineSchedule
+from latecomer.verify.pipeline.verdict import PipelineReport
+from latecomer.verify.viewer import blocks, collective, flows, pipeline
+from latecomer.verify.viewer.page import page, shared
+from latecomer.verify.viewer.part import parse_part
 
 _RING = ("holdings.js", "ring.js", "rounds.js", "held.js", "moment.js", "collective.js")
 SCRIPTS = {
@@ -34,7 +34,7 @@ def model_of(
 
     Args:
         name: of the file, ``data``: its text.
-        schedule: what was read from it, as ``verify.families.parse`` does.
+        schedule: what was read from it, as ``latecomer.verify.families.parse`` does.
         report: what was found.
         part: what to show of something large, as ``16-31``.
 
@@ -43,7 +43,7 @@ def model_of(
 
     Examples:
         >>> import synth, verify
-        >>> from verify.viewer.command import model_of
+        >>> from latecomer.verify.viewer.command import model_of
         >>> large = synth.ring(64)
         >>> model = model_of("ring", b"", large, verify.check(large), part="16-31")
         >>> model["family"], model["ranks"], model["shown"]
@@ -68,7 +68,7 @@ def page_of(model: dict[str, Any]) -> str:
 
     Examples:
         >>> import synth, verify
-        >>> from verify.viewer.command import model_of, page_of
+        >>> from latecomer.verify.viewer.command import model_of, page_of
         >>> ring = synth.ring(4)
         >>> model = model_of("ring", verify.encode(ring), ring, verify.check(ring))
         >>> page_of(model)[:15]

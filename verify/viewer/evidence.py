@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from verify.core.verdict import Counterexample, Result, Verdict
+from latecomer.verify.core.verdict import Counterexample, Result, Verdict
 
 MEANINGS = {
     "well_formed": "ranks and chunks exist, no rank sends to itself",

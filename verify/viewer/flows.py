@@ -6,10 +6,10 @@ import re
 from itertools import groupby
 from typing import Any
 
-from verify.asynchronous.teccl import Flow, FlowReport, Solution
-from verify.core.verdict import Counterexample
-from verify.errors import ArgumentError
-from verify.viewer.evidence import counterexamples, fault, head
+from latecomer.verify.asynchronous.teccl import Flow, FlowReport, Solution
+from latecomer.verify.core.verdict import Counterexample
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.viewer.evidence import counterexamples, fault, head
 
 MOST_FLOWS = 60_000
 MOST_VALUES = 2**23

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-ASSETS = "verify.viewer", "assets"
+ASSETS = "latecomer.verify.viewer", "assets"
 SHARED = ("base.js", "surface.js", "player.js", "report.js")
 """Scripts of every page, in order; each model's own come after them."""
 

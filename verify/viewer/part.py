@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from verify.errors import ArgumentError
+from latecomer.verify.errors import ArgumentError
 
 
 class Part(NamedTuple):

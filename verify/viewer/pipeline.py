@@ -10,16 +10,21 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from verify.core.verdict import Counterexample
-from verify.errors import ArgumentError
-from verify.pipeline.costs import HALVES, Costs
-from verify.pipeline.graph import Graph, build
-from verify.pipeline.lower import lowered
-from verify.pipeline.render import against_bound, headline, makespan_in_order, makespan_in_words
-from verify.pipeline.schedule import COMPUTE, PipelineSchedule
-from verify.pipeline.verdict import Measures, PipelineReport
-from verify.viewer.evidence import counterexamples, fault, head
-from verify.viewer.part import Part
+from latecomer.verify.core.verdict import Counterexample
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.pipeline.costs import HALVES, Costs
+from latecomer.verify.pipeline.graph import Graph, build
+from latecomer.verify.pipeline.lower import lowered
+from latecomer.verify.pipeline.render import (
+    against_bound,
+    headline,
+    makespan_in_order,
+    makespan_in_words,
+)
+from latecomer.verify.pipeline.schedule import COMPUTE, PipelineSchedule
+from latecomer.verify.pipeline.verdict import Measures, PipelineReport
+from latecomer.verify.viewer.evidence import counterexamples, fault, head
+from latecomer.verify.viewer.part import Part
 
 # Of more, the first ranks are shown.
 MOST_ACTIONS = 60_000

@@ -25,15 +25,15 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.distributed as dist
 
-from runtime.executor.nccl.groups import PeerGroup, make_groups
-from runtime.executor.nccl.results import Results
-from runtime.executor.nccl.streams import Device, Stream, StreamEvent
-from runtime.executor.nccl.watcher import Watcher
-from runtime.health.diagnosis import WaitFor
-from runtime.health.watchdog import Watchdog
-from runtime.network.store_exchange import StoreExchange
-from runtime.work import AllReduceWork, Observer, TransferEnd
-from verify.errors import ArgumentError
+from latecomer.runtime.executor.nccl.groups import PeerGroup, make_groups
+from latecomer.runtime.executor.nccl.results import Results
+from latecomer.runtime.executor.nccl.streams import Device, Stream, StreamEvent
+from latecomer.runtime.executor.nccl.watcher import Watcher
+from latecomer.runtime.health.diagnosis import WaitFor
+from latecomer.runtime.health.watchdog import Watchdog
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.work import AllReduceWork, Observer, TransferEnd
+from latecomer.verify.errors import ArgumentError
 
 TRANSFERS = "transfers"
 """What is said of operations that run by rounds of transfers (``AllReduceWork.by``)."""

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.executor.nccl.streams import Device
-from runtime.health.native_work import reason
-from runtime.network.store_exchange import StoreExchange
-from runtime.torch_versions import Store
-from verify.errors import ArgumentError, LatecomerError
+from latecomer.runtime.executor.nccl.streams import Device
+from latecomer.runtime.health.native_work import reason
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.torch_versions import Store
+from latecomer.verify.errors import ArgumentError, LatecomerError
 
 PATIENCE = 4
 """How many times longer than ours a time limit of torch's is: ours ends first, and names ranks."""

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from runtime.executor.nccl.streams import Device, StreamEvent
-from runtime.work import AllReduceWork
+from latecomer.runtime.executor.nccl.streams import Device, StreamEvent
+from latecomer.runtime.work import AllReduceWork
 
 
 class Results:

@@ -2,8 +2,8 @@
 
 A stream does what is launched on it, one after the other, while the host goes on; an event is a
 place in a stream, and another stream can wait for it. This module has them as a protocol, so that
-the same engine runs on a GPU and, in tests, on the simulated device (``runtime.device.simulated``),
-and as CUDA has them.
+the same engine runs on a GPU and, in tests, on the simulated device
+(``latecomer.runtime.device.simulated``), and as CUDA has them.
 
 While a graph is being captured nothing runs. Work on streams that have waited for an event of the
 capture is written down, and must be joined to the stream that captures before it ends. No event may

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from runtime.executor.nccl.streams import StreamEvent
-from runtime.work import AllReduceWork
+from latecomer.runtime.executor.nccl.streams import StreamEvent
+from latecomer.runtime.work import AllReduceWork
 
 SHORTEST_S = 50e-6  # between two looks
 LONGEST_S = 1e-3  # an arrival is seen so late at most

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable
 from termios import TIOCOUTQ
 
-from runtime.executor.tcp.frames import CREDIT, HEADER, LARGEST_FRAME
-from runtime.executor.tcp.transfer import TransferState
+from latecomer.runtime.executor.tcp.frames import CREDIT, HEADER, LARGEST_FRAME
+from latecomer.runtime.executor.tcp.transfer import TransferState
 
 READS = 16  # from one connection before others have their turn
 Find = Callable[[int, int, int, int, int, int], tuple[TransferState, int] | None]

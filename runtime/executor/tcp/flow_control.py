@@ -28,9 +28,9 @@ import time
 from collections import deque
 from collections.abc import Collection, Mapping
 
-from runtime.executor.tcp.connection import Connection, PeerLost
-from runtime.executor.tcp.frames import Sizes
-from runtime.executor.tcp.transfer import TransferState
+from latecomer.runtime.executor.tcp.connection import Connection, PeerLost
+from latecomer.runtime.executor.tcp.frames import Sizes
+from latecomer.runtime.executor.tcp.transfer import TransferState
 
 AHEAD_SHARE = 4  # a transfer behind the due one may be a quarter of its chunk ahead
 AHEAD_TRANSFERS = 2  # behind the due one get credit, to fill a gap

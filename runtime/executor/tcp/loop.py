@@ -11,12 +11,12 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 
-from runtime.executor.tcp.connection import Connection, Mismatch, PeerLost
-from runtime.executor.tcp.flow_control import LOOK_S, ReceiveCredits, Sender
-from runtime.executor.tcp.frames import CREDIT, fitting
-from runtime.executor.tcp.transfer import PieceBuffer, TransferState
-from runtime.health.diagnosis import WaitFor
-from runtime.work import AllReduceWork, Observer
+from latecomer.runtime.executor.tcp.connection import Connection, Mismatch, PeerLost
+from latecomer.runtime.executor.tcp.flow_control import LOOK_S, ReceiveCredits, Sender
+from latecomer.runtime.executor.tcp.frames import CREDIT, fitting
+from latecomer.runtime.executor.tcp.transfer import PieceBuffer, TransferState
+from latecomer.runtime.health.diagnosis import WaitFor
+from latecomer.runtime.work import AllReduceWork, Observer
 
 CLOSE_S = 5.0
 STOP_S = 1.0

@@ -1,9 +1,10 @@
 """One operation on its way through this rank: how far each transfer is, and what may go on.
 
 Every end of a transfer has a count of bytes that are *done*: handed to the kernel (send), or in
-place in the tensor (receive: copied, or added). The dependencies of ``runtime.executor.program``
-are inequalities between these counts. What arrives before its place is free waits in buffers, as
-much as there is credit for. Torch adds piece by piece, while the data is in the cache.
+place in the tensor (receive: copied, or added). The dependencies of
+``latecomer.runtime.executor.program`` are inequalities between these counts. What arrives before
+its place is free waits in buffers, as much as there is credit for. Torch adds piece by piece, while
+the data is in the cache.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from collections import defaultdict, deque
 
 import torch
 
-from runtime.executor.tcp.frames import Sizes
-from runtime.work import AllReduceWork, Observer
+from latecomer.runtime.executor.tcp.frames import Sizes
+from latecomer.runtime.work import AllReduceWork, Observer
 
 ALIGN = 16  # bytes: a multiple of every element's size
 PIECE = 1024 * 1024  # bytes that wait together: few enough to be in the cache when they are added

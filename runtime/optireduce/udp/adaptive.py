@@ -10,8 +10,8 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Sequence
 
-from runtime.optireduce.options import Options
-from runtime.optireduce.udp.reassembly import End, StageReceiver
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.optireduce.udp.reassembly import End, StageReceiver
 
 LEAST_S = 1e-6  # of t_C: the unit in which it travels, where 0 means that it is not known
 PERIOD = 8  # stages whose mean loss counts for incast

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from runtime.optireduce import hadamard
-from runtime.optireduce.options import Options
-from runtime.optireduce.udp.data_path import NUMPY, DataPath
-from runtime.optireduce.udp.events import Bytes, ExpectedShard, operation_id
-from runtime.optireduce.udp.reassembly import StageReceiver
-from runtime.work import AllReduceWork
+from latecomer.runtime.optireduce import hadamard
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.optireduce.udp.data_path import NUMPY, DataPath
+from latecomer.runtime.optireduce.udp.events import Bytes, ExpectedShard, operation_id
+from latecomer.runtime.optireduce.udp.reassembly import StageReceiver
+from latecomer.runtime.work import AllReduceWork
 
 KEPT_BYTES = 256 * 2**20  # of scratch memory that no bucket uses
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from runtime.optireduce.udp.datagram import Codec
-from runtime.optireduce.udp.events import Bytes
-from runtime.optireduce.udp.placement import Placer
-from runtime.optireduce.udp.socket import BatchReader, UdpSocket
+from latecomer.runtime.optireduce.udp.datagram import Codec
+from latecomer.runtime.optireduce.udp.events import Bytes
+from latecomer.runtime.optireduce.udp.placement import Placer
+from latecomer.runtime.optireduce.udp.socket import BatchReader, UdpSocket
 
 
 class DataPath(NamedTuple):

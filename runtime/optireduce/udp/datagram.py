@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from nacl.bindings import crypto_shorthash_siphash24
 
-from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.events import Burst, Bytes, Control, DatagramHeader, Type
+from latecomer.runtime.optireduce.options import HEADER_BYTES
+from latecomer.runtime.optireduce.udp.events import Burst, Bytes, Control, DatagramHeader, Type
 
 MAGIC = 0x5542
 VERSION = 3

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from runtime.optireduce.udp.events import Burst, UbtEvent, UbtMessage
-from runtime.optireduce.udp.placement import Placer
-from runtime.optireduce.udp.socket import UdpSocket
+from latecomer.runtime.optireduce.udp.events import Burst, UbtEvent, UbtMessage
+from latecomer.runtime.optireduce.udp.placement import Placer
+from latecomer.runtime.optireduce.udp.socket import UdpSocket
 
 
 class Endpoint:

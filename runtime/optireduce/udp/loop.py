@@ -20,11 +20,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from runtime.optireduce.options import KIB
-from runtime.optireduce.udp.bucket import Bucket, ScratchPool
-from runtime.optireduce.udp.endpoint import Endpoint
-from runtime.optireduce.udp.events import Placed
-from runtime.optireduce.udp.protocol import BURSTS, UdpProtocol
+from latecomer.runtime.optireduce.options import KIB
+from latecomer.runtime.optireduce.udp.bucket import Bucket, ScratchPool
+from latecomer.runtime.optireduce.udp.endpoint import Endpoint
+from latecomer.runtime.optireduce.udp.events import Placed
+from latecomer.runtime.optireduce.udp.protocol import BURSTS, UdpProtocol
 
 READS = 8  # between two looks at the clock
 DATAGRAMS = 1024  # received between two looks at the clock

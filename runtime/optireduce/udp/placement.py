@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.datagram import LAST, Batch, Codec
-from runtime.optireduce.udp.events import (
+from latecomer.runtime.optireduce.options import HEADER_BYTES
+from latecomer.runtime.optireduce.udp.datagram import LAST, Batch, Codec
+from latecomer.runtime.optireduce.udp.events import (
     Bytes,
     Control,
     ExpectedShard,

@@ -13,10 +13,10 @@ from collections import deque
 
 import numpy as np
 
-from runtime.optireduce.options import KIB, Options
-from runtime.optireduce.udp.adaptive import CompletionEstimator, Incast
-from runtime.optireduce.udp.bucket import Bucket
-from runtime.optireduce.udp.events import (
+from latecomer.runtime.optireduce.options import KIB, Options
+from latecomer.runtime.optireduce.udp.adaptive import CompletionEstimator, Incast
+from latecomer.runtime.optireduce.udp.bucket import Bucket
+from latecomer.runtime.optireduce.udp.events import (
     GONE,
     OVER,
     Burst,
@@ -27,7 +27,7 @@ from runtime.optireduce.udp.events import (
     UbtEvent,
     UbtMessage,
 )
-from runtime.optireduce.udp.sender import AckSender, BurstSender, ShardSend
+from latecomer.runtime.optireduce.udp.sender import AckSender, BurstSender, ShardSend
 
 RUN = 16  # datagrams of the own shard that are reduced together, if more are to come,
 RUN_BYTES = 22 * KIB  # but no more than so many bytes, where datagrams are large

@@ -19,10 +19,17 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from runtime.optireduce.options import Options
-from runtime.optireduce.udp.adaptive import CompletionEstimator, Incast, Pacer
-from runtime.optireduce.udp.bucket import Bucket
-from runtime.optireduce.udp.events import GONE, OVER, Control, DatagramHeader, ShardKey, Type
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.optireduce.udp.adaptive import CompletionEstimator, Incast, Pacer
+from latecomer.runtime.optireduce.udp.bucket import Bucket
+from latecomer.runtime.optireduce.udp.events import (
+    GONE,
+    OVER,
+    Control,
+    DatagramHeader,
+    ShardKey,
+    Type,
+)
 
 STALLS_MOST = 4  # silence must be twice as long for each stall in a row, up to so many doublings
 MARKED = 8  # datagrams at least are marked as a shard's last: a mark must not hang on one

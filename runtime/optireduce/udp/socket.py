@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from runtime.network.addresses import datagram_socket
-from runtime.optireduce.options import Options
-from runtime.optireduce.udp.events import Bytes
+from latecomer.runtime.network.addresses import datagram_socket
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.optireduce.udp.events import Bytes
 
 UDP_SEGMENT = 103  # socket options of linux/udp.h, which Python does not name
 UDP_GRO = 104
@@ -51,7 +51,9 @@ def is_full(error: int | None) -> bool:
 
 
 class UdpSocket:
-    """One rank's socket, bound to ``address`` and a free port (:mod:`runtime.network.addresses`).
+    """One rank's socket, bound to ``address`` and a free port.
+
+    :mod:`latecomer.runtime.network.addresses` says which ports may be used.
 
     ``peers`` are the addresses of the other ranks, set by its owner. ``how`` says for reports what
     the kernel does for us; one call to it takes ``together`` datagrams at most.

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import torch
 
-from runtime.selftest.conformance import beyond_rounding, terms_of
-from runtime.selftest.device import oracle
-from runtime.selftest.device.methods import FLOATS, Method, ScheduleChoice
-from runtime.selftest.device.rank import RankContext
+from latecomer.runtime.selftest.conformance import beyond_rounding, terms_of
+from latecomer.runtime.selftest.device import oracle
+from latecomer.runtime.selftest.device.methods import FLOATS, Method, ScheduleChoice
+from latecomer.runtime.selftest.device.rank import RankContext
 
 AT_ONCE = 3  # operations of a case
 

@@ -1,4 +1,4 @@
-"""What ``python -m runtime selftest --device cuda`` (or ``simulated``) does, and what it writes."""
+"""What ``latecomer selftest --device cuda`` (or ``simulated``) does, and what it writes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
-import synth
-from runtime.selftest.device.methods import methods_for
-from runtime.selftest.device.report import GpuReport
-from runtime.selftest.device.suite import SelftestPlan, run
-from runtime.selftest.suite import selftest
-from verify.errors import ArgumentError
-from verify.output import write_atomically
+from latecomer import synth
+from latecomer.runtime.selftest.device.methods import methods_for
+from latecomer.runtime.selftest.device.report import GpuReport
+from latecomer.runtime.selftest.device.suite import SelftestPlan, run
+from latecomer.runtime.selftest.suite import selftest
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.output import write_atomically
 
 RANKS = 3  # where there are not several GPUs to count
 

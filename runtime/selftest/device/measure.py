@@ -16,9 +16,9 @@ from collections.abc import Callable
 
 import torch
 
-from runtime.selftest.device import oracle
-from runtime.selftest.device.methods import Method, ScheduleChoice, WaitForResult
-from runtime.selftest.device.rank import RankContext
+from latecomer.runtime.selftest.device import oracle
+from latecomer.runtime.selftest.device.methods import Method, ScheduleChoice, WaitForResult
+from latecomer.runtime.selftest.device.rank import RankContext
 
 LEAD_S = 0.0005  # by which streams are held up, so that hosts have enqueued all that is timed
 LEAST_S = 1e-7  # reported when noise makes the barrier longer than barrier and operation

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
-from runtime.executor.executor import Executor
-from runtime.executor.load import Verified
-from runtime.selftest.device.rank import RankContext
-from runtime.work import ON_HOST
-from verify.errors import KernelUnavailable, LatecomerError
+from latecomer.runtime.executor.executor import Executor
+from latecomer.runtime.executor.load import Verified
+from latecomer.runtime.selftest.device.rank import RankContext
+from latecomer.runtime.work import ON_HOST
+from latecomer.verify.errors import KernelUnavailable, LatecomerError
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -118,7 +118,7 @@ class _Symmetric:
 
     def buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """Symmetric memory, on which all ranks have met."""
-        from runtime.torch_versions import symmetric_tensor
+        from latecomer.runtime.torch_versions import symmetric_tensor
 
         reason = ""
         try:
@@ -152,7 +152,7 @@ def kernel(context: RankContext, schedules: Sequence[Verified]) -> Method:
     """Our kernel: NotTried where no rank may use it, with the reason on which all agreed."""
     reason = ""
     try:
-        from runtime.device.allreduce import KernelAllReduce
+        from latecomer.runtime.device.allreduce import KernelAllReduce
     except ImportError as error:
         reason = f"triton can't be imported ({error})"
     if reason := context.agree(reason):

@@ -17,10 +17,10 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from runtime.device.simulated import SimulatedDevice, SimulatedStream
-from runtime.executor.nccl.streams import CudaDevice, CudaStream, Stream, take_gpu
-from runtime.network.store_exchange import StoreExchange
-from runtime.torch_versions import PrefixStore, Store, occupy_gpu
+from latecomer.runtime.device.simulated import SimulatedDevice, SimulatedStream
+from latecomer.runtime.executor.nccl.streams import CudaDevice, CudaStream, Stream, take_gpu
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.torch_versions import PrefixStore, Store, occupy_gpu
 
 PATIENCE = 3  # times our limit is torch's, which names nobody and may end the process
 CALIBRATION_CYCLES = 10_000_000  # of a GPU's clock, some milliseconds

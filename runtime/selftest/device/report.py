@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from runtime.device.predict import Range
-from runtime.selftest.device.environment import Environment
+from latecomer.runtime.device.predict import Range
+from latecomer.runtime.selftest.device.environment import Environment
 
 OURS = "kernel", "transfers"
 KIB = 1024

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import torch
 
-import synth
-from runtime.device import predict
-from runtime.executor.load import load
-from runtime.selftest.device.methods import ScheduleChoice
-from runtime.selftest.device.report import OURS, TimedRow
+from latecomer import synth
+from latecomer.runtime.device import predict
+from latecomer.runtime.executor.load import load
+from latecomer.runtime.selftest.device.methods import ScheduleChoice
+from latecomer.runtime.selftest.device.report import OURS, TimedRow
 
 CASE_CHUNKS = 3  # of the schedule for a late rank by which cases are checked
 

@@ -1,4 +1,4 @@
-"""``python -m runtime selftest --device cuda``: are this machine's GPUs right, and how fast.
+"""``latecomer selftest --device cuda``: are this machine's GPUs right, and how fast.
 
 One process per rank (where GPUs are few, several on each, as far as NCCL and symmetric memory let
 them) reports what the machine is, checks all methods case by case, and times them. The first
@@ -19,14 +19,14 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from runtime.device import predict
-from runtime.network.processes import RanksFailed, Say, talk
-from runtime.selftest.device import cases, measure
-from runtime.selftest.device.cases import OperationCase, all_cases
-from runtime.selftest.device.environment import Environment, inspect
-from runtime.selftest.device.methods import MakeMethod, Method, NotTried
-from runtime.selftest.device.rank import RankContext, join_group
-from runtime.selftest.device.report import (
+from latecomer.runtime.device import predict
+from latecomer.runtime.network.processes import RanksFailed, Say, talk
+from latecomer.runtime.selftest.device import cases, measure
+from latecomer.runtime.selftest.device.cases import OperationCase, all_cases
+from latecomer.runtime.selftest.device.environment import Environment, inspect
+from latecomer.runtime.selftest.device.methods import MakeMethod, Method, NotTried
+from latecomer.runtime.selftest.device.rank import RankContext, join_group
+from latecomer.runtime.selftest.device.report import (
     OURS,
     CheckedMethod,
     GpuReport,
@@ -34,9 +34,9 @@ from runtime.selftest.device.report import (
     size_text,
     table_head,
 )
-from runtime.selftest.device.schedules import CASE_CHUNKS, TestedSchedules
-from runtime.selftest.device.watch import Stuck, name_hanging, watched
-from runtime.torch_versions import Store
+from latecomer.runtime.selftest.device.schedules import CASE_CHUNKS, TestedSchedules
+from latecomer.runtime.selftest.device.watch import Stuck, name_hanging, watched
+from latecomer.runtime.torch_versions import Store
 
 KIB = 2**10
 MIB = 2**20

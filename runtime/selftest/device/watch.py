@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from runtime.network.processes import Say
-from runtime.selftest.device.rank import RankContext
+from latecomer.runtime.network.processes import Say
+from latecomer.runtime.selftest.device.rank import RankContext
 
 LOOKS = 20  # within the limit
 

@@ -1,1 +1,1 @@
-"""A page on a run's arrivals, from the traces that ``runtime.watch`` writes."""
+"""A page on a run's arrivals, from the traces that ``latecomer.watch`` writes."""

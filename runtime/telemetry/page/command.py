@@ -1,4 +1,4 @@
-"""``python -m runtime watch``: who is late and what runs, in a running job or in a trace."""
+"""``latecomer watch``: who is late and what runs, in a running job or in a trace."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from runtime.telemetry.follower import Follower
-from runtime.telemetry.overview import overview, shown
-from runtime.telemetry.page.model import MOST_ARRIVALS, model
-from runtime.telemetry.page.read import read_trace
-from runtime.telemetry.summary import summarize
-from verify.errors import ArgumentError, FormatError
-from verify.output import write_atomically
-from verify.replacing import PAGE, Force, require_replaceable
-from verify.viewer.page import page, shared, source
-from verify.viewer.part import Part, parse_part
+from latecomer.runtime.telemetry.follower import Follower
+from latecomer.runtime.telemetry.overview import overview, shown
+from latecomer.runtime.telemetry.page.model import MOST_ARRIVALS, model
+from latecomer.runtime.telemetry.page.read import read_trace
+from latecomer.runtime.telemetry.summary import summarize
+from latecomer.verify.errors import ArgumentError, FormatError
+from latecomer.verify.output import write_atomically
+from latecomer.verify.replacing import PAGE, Force, require_replaceable
+from latecomer.verify.viewer.page import page, shared, source
+from latecomer.verify.viewer.part import Part, parse_part
 
 PATIENCE = 5  # looks at a job that begins, for which the files of all ranks are waited for
 
@@ -33,7 +33,7 @@ def page_of(of: dict[str, Any]) -> str:
     """The page of a model."""
     scripts = {"timeline.js": shared("timeline.js")}
     for name in ("operations.js", "arrivals.js"):
-        scripts[name] = source("runtime.telemetry.page", name)
+        scripts[name] = source("latecomer.runtime.telemetry.page", name)
     return page(of, scripts)
 
 
@@ -42,7 +42,7 @@ def watch(
         list[Path],
         typer.Argument(
             metavar="DIR|TRACE...",
-            help="The directory of runtime.watch(directory=...), or what write_trace has written.",
+            help="The directory of latecomer.watch(directory=...), or what write_trace wrote.",
         ),
     ],
     html: Annotated[
@@ -73,12 +73,12 @@ def watch(
 
     \b
     Examples:
-      python -m runtime watch watched/
-      python -m runtime watch --once watched/
-      python -m runtime watch --html run.html --follow watched/
-      python -m runtime watch --prometheus 9465 watched/
-      python -m runtime watch --html run.html trace.json
-      python -m runtime watch --html run.html --operations 10-19 trace.json
+      latecomer watch watched/
+      latecomer watch --once watched/
+      latecomer watch --html run.html --follow watched/
+      latecomer watch --prometheus 9465 watched/
+      latecomer watch --html run.html trace.json
+      latecomer watch --html run.html --operations 10-19 trace.json
     """
     part = None if operations is None else parse_part(operations, "--operations")
     if html is not None and as_json:
@@ -152,8 +152,8 @@ def _served(prometheus: str | None) -> Iterator[Tell]:
         yield lambda follower: None
         return
 
-    from runtime.telemetry.job_metrics import JobMetrics
-    from runtime.telemetry.served import parse_address, serve
+    from latecomer.runtime.telemetry.job_metrics import JobMetrics
+    from latecomer.runtime.telemetry.served import parse_address, serve
 
     metrics = JobMetrics()
     try:

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from runtime.telemetry.records import NATIVE, Rank, Record
-from runtime.telemetry.summary import Summary, summarize
-from verify.errors import ArgumentError
-from verify.viewer.part import Part
+from latecomer.runtime.telemetry.records import NATIVE, Rank, Record
+from latecomer.runtime.telemetry.summary import Summary, summarize
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.viewer.part import Part
 
 MOST_ARRIVALS = 200_000
 """Operations times ranks of one page."""

@@ -1,7 +1,7 @@
-"""What ranks remembered, read back from a trace that ``runtime.watch`` wrote.
+"""What ranks remembered, read back from a trace that ``latecomer.watch`` wrote.
 
-The inverse of :func:`runtime.telemetry.export.trace`, but for what is not in a trace: how many
-messages were sent, and losses of steps over UBT. Times are seconds since the first arrival.
+The inverse of :func:`latecomer.runtime.telemetry.export.trace`, but for what is not in a trace: how
+many messages were sent, and losses of steps over UBT. Times are seconds since the first arrival.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from runtime.telemetry.origin import ORIGIN, Origin
-from runtime.telemetry.records import Rank, Record, Round, Stage
-from verify.errors import FormatError
+from latecomer.runtime.telemetry.origin import ORIGIN, Origin
+from latecomer.runtime.telemetry.records import Rank, Record, Round, Stage
+from latecomer.verify.errors import FormatError
 
-# as ``runtime.telemetry.export`` names its events
+# as ``latecomer.runtime.telemetry.export`` names its events
 _ARRIVAL = re.compile(r"rank \d+ arrives at operation (\d+)")
 _ROUND = re.compile(r"(.*) round (\d+)")
 _STAGE = re.compile(r"stage (\d+), (\w+)")
@@ -56,7 +56,7 @@ def read_trace(path: str | os.PathLike[str]) -> list[Rank]:
     """What each rank remembered, by rank.
 
     Raises:
-        FormatError: not a trace of ``runtime.watch``.
+        FormatError: not a trace of ``latecomer.watch``.
     """
     try:
         trace = msgspec.json.decode(Path(path).read_bytes(), type=_Trace)
@@ -64,7 +64,7 @@ def read_trace(path: str | os.PathLike[str]) -> list[Rank]:
     except OSError as error:
         raise FormatError(os.fspath(path), error.strerror or "can't be read") from None
     except (msgspec.DecodeError, RecursionError) as error:
-        raise FormatError(os.fspath(path), f"is no trace of runtime.watch: {error}") from None
+        raise FormatError(os.fspath(path), f"is no trace of latecomer.watch: {error}") from None
 
 
 _Key = tuple[int, str, int | str]
@@ -101,7 +101,7 @@ def _ranks(trace: _Trace, name: str) -> list[Rank]:
                 ended_s[event.pid, kind, event.id] = time_s
 
     if not arrivals:
-        raise FormatError(name, "has no arrival in it, so it is no trace of runtime.watch")
+        raise FormatError(name, "has no arrival in it, so it is no trace of latecomer.watch")
 
     records: dict[int, list[Record]] = defaultdict(list)
     for operation, event in arrivals:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from synth.commands.options import (
+from latecomer.synth.commands.options import (
     INTERRUPTED,
     Json,
     Output,
@@ -15,12 +15,12 @@ from synth.commands.options import (
     nothing_written_if_interrupted,
     searching,
 )
-from synth.commands.pipeline import options as typed
-from synth.commands.pipeline.options import PipelineOptions
-from synth.commands.pipeline.output import print_result, show_comparison, write_files
-from synth.commands.pipeline.request import Request, read_request
-from synth.commands.pipeline.search import search, search_comparison
-from verify.replacing import Force
+from latecomer.synth.commands.pipeline import options as typed
+from latecomer.synth.commands.pipeline.options import PipelineOptions
+from latecomer.synth.commands.pipeline.output import print_result, show_comparison, write_files
+from latecomer.synth.commands.pipeline.request import Request, read_request
+from latecomer.synth.commands.pipeline.search import search, search_comparison
+from latecomer.verify.replacing import Force
 
 
 def pipeline(

@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from synth.commands.options import refuse, refuse_json_if_quiet, require_writable
-from synth.pipeline.plan import METHODS
-from synth.pipeline.portfolio import QUICK
-from synth.pipeline.problem import Placement
-from synth.pipeline.robust import Objective
-from verify.errors import ArgumentError
-from verify.replacing import CERTIFICATE, DRAWING, PYTORCH_CSV, TIMELINE
+from latecomer.synth.commands.options import refuse, refuse_json_if_quiet, require_writable
+from latecomer.synth.pipeline.plan import METHODS
+from latecomer.synth.pipeline.portfolio import QUICK
+from latecomer.synth.pipeline.problem import Placement
+from latecomer.synth.pipeline.robust import Objective
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.replacing import CERTIFICATE, DRAWING, PYTORCH_CSV, TIMELINE
 
 CsvForm = Literal["compute_only", "compute_comms"]
 

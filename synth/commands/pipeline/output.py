@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from synth.commands.options import encoded
-from synth.commands.pipeline.options import PipelineOptions
-from synth.commands.pipeline.search import SearchResult
-from synth.pipeline import curves, show
-from synth.pipeline.answer import PipelineAnswer
-from synth.pipeline.compare import DelayComparison
-from verify.output import store, write_atomically
-from verify.pipeline import lowered, timeline, write, write_csv
-from verify.pipeline.picture import Sheet, svg, trace
+from latecomer.synth.commands.options import encoded
+from latecomer.synth.commands.pipeline.options import PipelineOptions
+from latecomer.synth.commands.pipeline.search import SearchResult
+from latecomer.synth.pipeline import curves, show
+from latecomer.synth.pipeline.answer import PipelineAnswer
+from latecomer.synth.pipeline.compare import DelayComparison
+from latecomer.verify.output import store, write_atomically
+from latecomer.verify.pipeline import lowered, timeline, write, write_csv
+from latecomer.verify.pipeline.picture import Sheet, svg, trace
 
 
 def write_files(planned: PipelineAnswer, options: PipelineOptions) -> list[str]:

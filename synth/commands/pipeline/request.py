@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from synth.commands.pipeline.options import PipelineOptions, refuse_method, refuse_with_ranges
-from synth.pipeline.compare import parse_factors
-from synth.pipeline.parsing import (
+from latecomer.synth.commands.pipeline.options import (
+    PipelineOptions,
+    refuse_method,
+    refuse_with_ranges,
+)
+from latecomer.synth.pipeline.compare import parse_factors
+from latecomer.synth.pipeline.parsing import (
     DelaysOfLinks,
     links_of_instance,
     one_or_each,
@@ -15,12 +19,12 @@ from synth.pipeline.parsing import (
     parse_links,
     parse_scenarios,
 )
-from synth.pipeline.plan import Solver
-from synth.pipeline.problem import Problem, make, place
-from synth.pipeline.robust import Objective, Scenario
-from synth.solvers.choice import require_search
-from verify.errors import ArgumentError
-from verify.pipeline.schedule import Instance, Number
+from latecomer.synth.pipeline.plan import Solver
+from latecomer.synth.pipeline.problem import Problem, make, place
+from latecomer.synth.pipeline.robust import Objective, Scenario
+from latecomer.synth.solvers.choice import require_search
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.pipeline.schedule import Instance, Number
 
 MOST_WORKERS = 256
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from synth.commands.pipeline.request import Request
-from synth.pipeline.answer import PipelineAnswer
-from synth.pipeline.compare import DelayComparison, compare
-from synth.pipeline.plan import Progress, Solver, plan
-from synth.pipeline.robust import Robust, robust
-from verify.errors import SynthesisError
+from latecomer.synth.commands.pipeline.request import Request
+from latecomer.synth.pipeline.answer import PipelineAnswer
+from latecomer.synth.pipeline.compare import DelayComparison, compare
+from latecomer.synth.pipeline.plan import Progress, Solver, plan
+from latecomer.synth.pipeline.robust import Robust, robust
+from latecomer.verify.errors import SynthesisError
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,10 @@ def search(request: Request, progress: Progress, *, with_certificate: bool) -> S
 
 def _certified(planned: PipelineAnswer, solver: Solver) -> PipelineAnswer:
     """With a certificate also where the schedule is at the closed form; SynthesisError without."""
-    from synth.pipeline.certify import NoCertificate, certified  # numpy takes a while to load
+    from latecomer.synth.pipeline.certify import (  # numpy takes a while to load
+        NoCertificate,
+        certified,
+    )
 
     try:
         return certified(planned, solver.time_limit_s)

@@ -15,8 +15,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from runtime.device.variants import ALIGNMENT, REGISTERS, TILE, WARPS
-from verify.device.program import SETS
+from latecomer.runtime.device.variants import ALIGNMENT, REGISTERS, TILE, WARPS
+from latecomer.verify.device.program import SETS
 
 WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
 OPTIONS = {"num_warps": WARPS, "maxnreg": REGISTERS}

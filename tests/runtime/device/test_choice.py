@@ -15,22 +15,22 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import runtime
-from runtime import ddp, load
-from runtime.device import choice
-from runtime.device.choice import make_executor
-from runtime.device.option import resolved
-from runtime.device.simulated import SimulatedDevice
-from runtime.policy.cost_model import AlphaBeta, Profile
-from runtime.policy.dispatcher import AllReduceDispatcher
-from runtime.policy.on_device import AUTO_PREDICTS
-from runtime.policy.options import Options
-from runtime.torch_versions import PrefixStore
-from synth import generate
+from latecomer import runtime
+from latecomer.runtime import ddp, load
+from latecomer.runtime.device import choice
+from latecomer.runtime.device.choice import make_executor
+from latecomer.runtime.device.option import resolved
+from latecomer.runtime.device.simulated import SimulatedDevice
+from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
+from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.on_device import AUTO_PREDICTS
+from latecomer.runtime.policy.options import Options
+from latecomer.runtime.torch_versions import PrefixStore
+from latecomer.synth import generate
+from latecomer.verify.errors import ArgumentError, KernelUnavailable, RankFailure
 from tests.runtime.device.test_kernel import polls_are_patient
 from tests.runtime.schedules import ring, straggler
 from tests.runtime.spawning import default_group, on_ranks, spawn, together, values
-from verify.errors import ArgumentError, KernelUnavailable, RankFailure
 
 pytestmark = pytest.mark.gpu_logic  # they start ranks, several times
 
@@ -40,7 +40,7 @@ LIMIT = timedelta(seconds=120)
 def begin(rank, size, store, backend="gloo", interpreted=True):
     """A default group, kernels that are small, and a device to run them."""
     os.environ["TRITON_INTERPRET"] = "1" if interpreted else "0"
-    from runtime.device.allreduce import KernelAllReduce
+    from latecomer.runtime.device.allreduce import KernelAllReduce
 
     polls_are_patient()
     KernelAllReduce.__init__.__kwdefaults__.update(
@@ -168,7 +168,7 @@ def test_fallback_force_and_forbid(rank, size, store):
 @on_ranks(2)
 def test_a_program_that_is_too_long_to_be_proved_goes_by_transfers(rank, size, store):
     device = begin(rank, size, store)
-    from runtime.device import proofs
+    from latecomer.runtime.device import proofs
 
     short = load(ring(2))
     long = load(generate(2, chunks=6))

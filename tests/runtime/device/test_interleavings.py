@@ -11,10 +11,10 @@ import random
 
 import pytest
 
-from synth import generate
+from latecomer.synth import generate
+from latecomer.verify.device.program import DeviceAction, device_program
+from latecomer.verify.renaming import renamed
 from tests.runtime.schedules import direct, ring, straggler
-from verify.device.program import DeviceAction, device_program
-from verify.renaming import renamed
 
 BLOCKS = 2
 SLOTS = 16
@@ -33,7 +33,7 @@ PROGRAMS = [device_program(turned(schedule, by)) for schedule in SCHEDULES for b
 
 
 def by_block(parity, block, slot, part):
-    """As ``runtime.device.layout`` has it: an area for each block."""
+    """As ``latecomer.runtime.device.layout`` has it: an area for each block."""
     return (parity * BLOCKS + block) * AREA + slot * part
 
 

@@ -19,21 +19,21 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.device import layout
-from runtime.device.layout import cut
-from runtime.device.simulated import SimulatedDevice
-from runtime.device.variants import Launch
-from runtime.executor.load import load
-from runtime.work import AllReduceWork
-from synth import generate, rhd
-from synth.cost import Link
-from synth.transpose.generate import transpose
-from synth.twolevel.machine import Machine
-from synth.twolevel.search import two_level
+from latecomer.runtime.device import layout
+from latecomer.runtime.device.layout import cut
+from latecomer.runtime.device.simulated import SimulatedDevice
+from latecomer.runtime.device.variants import Launch
+from latecomer.runtime.executor.load import load
+from latecomer.runtime.work import AllReduceWork
+from latecomer.synth import generate, rhd
+from latecomer.synth.cost import Link
+from latecomer.synth.transpose.generate import transpose
+from latecomer.synth.twolevel.machine import Machine
+from latecomer.synth.twolevel.search import two_level
+from latecomer.verify.device.program import DeviceAction
+from latecomer.verify.errors import ArgumentError, RankFailure, TensorError
 from tests.runtime.schedules import arrivals, by_rounds, direct, ring, straggler, swapping
 from tests.runtime.spawning import PATIENCE, on_ranks, spawn, values
-from verify.device.program import DeviceAction
-from verify.errors import ArgumentError, RankFailure, TensorError
 
 pytestmark = pytest.mark.gpu_logic  # they start ranks, several times
 
@@ -46,7 +46,7 @@ ADDED = 2**30  # epochs in which a program with more slots did not run
 def kernels(schedules, store, rank, size, device, **options):
     """A KernelAllReduce for tests: the interpreter is slow and asked for little."""
     os.environ["TRITON_INTERPRET"] = "1"
-    from runtime.device.allreduce import KernelAllReduce
+    from latecomer.runtime.device.allreduce import KernelAllReduce
 
     polls_are_patient()
     defaults = {"blocks": 2, "staging": 1 << 14, "dtypes": DTYPES, "timeout_s": 60.0}
@@ -244,7 +244,7 @@ def _import_mutant(old, new):
     assert source.count(old) == 1
     path.write_text(source.replace(old, new))
 
-    spec = importlib.util.spec_from_file_location("runtime.device.kernel", path)
+    spec = importlib.util.spec_from_file_location("latecomer.runtime.device.kernel", path)
     sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[spec.name])
 

@@ -7,17 +7,17 @@ import threading
 import pytest
 import torch
 
-from runtime.device import launcher
-from runtime.device.launcher import KernelEngine
-from runtime.device.layout import Layout
-from runtime.device.memory import SymmetricMemory
-from runtime.device.simulated import SimulatedDevice
-from runtime.device.stamps import DeviceClock
-from runtime.device.variants import LoadedProgram
-from runtime.executor.load import load
-from runtime.work import AllReduceWork
+from latecomer.runtime.device import launcher
+from latecomer.runtime.device.launcher import KernelEngine
+from latecomer.runtime.device.layout import Layout
+from latecomer.runtime.device.memory import SymmetricMemory
+from latecomer.runtime.device.simulated import SimulatedDevice
+from latecomer.runtime.device.stamps import DeviceClock
+from latecomer.runtime.device.variants import LoadedProgram
+from latecomer.runtime.executor.load import load
+from latecomer.runtime.work import AllReduceWork
+from latecomer.verify.device.program import device_program
 from tests.runtime.schedules import ring
-from verify.device.program import device_program
 
 PROGRAM = device_program(ring(2))
 

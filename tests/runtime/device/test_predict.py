@@ -8,14 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import synth
-from runtime.device.predict import A100, H100, SPREAD, machine_of, others, ours, priced, table
-from synth.cost import rhd_cost, straggler_cost
+from latecomer import synth
+from latecomer.runtime.device.predict import (
+    A100,
+    H100,
+    SPREAD,
+    machine_of,
+    others,
+    ours,
+    priced,
+    table,
+)
+from latecomer.synth.cost import rhd_cost, straggler_cost
 
 MIB = 2**20
 PAGE = Path(__file__).parents[3] / "bench/tables/gpu-predicted.md"
 
-PUBLISHED = {  # microseconds by MiB, from the pages that runtime.device.predict names
+PUBLISHED = {  # microseconds by MiB, from the pages that latecomer.runtime.device.predict names
     ("nccl", 8): (
         (0.5, 24),
         (1, 25),

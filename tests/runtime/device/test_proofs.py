@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.device import proofs
-from runtime.device.allreduce import _rows, _slots
-from runtime.device.proofs import ProvedPrograms, require_proved, rows_of, too_long
-from runtime.executor.closed_form import ClosedFormPart
-from runtime.executor.load import load
-from synth import generate
+from latecomer.runtime.device import proofs
+from latecomer.runtime.device.allreduce import _rows, _slots
+from latecomer.runtime.device.proofs import ProvedPrograms, require_proved, rows_of, too_long
+from latecomer.runtime.executor.closed_form import ClosedFormPart
+from latecomer.runtime.executor.load import load
+from latecomer.synth import generate
+from latecomer.verify.device.program import device_program
+from latecomer.verify.errors import ScheduleRefused
 from tests.runtime.schedules import arrivals, direct, ring, straggler
-from verify.device.program import device_program
-from verify.errors import ScheduleRefused
 
 
 @pytest.mark.parametrize("schedule", [straggler(5, 2), generate(6, chunks=4)], ids=["m 2", "k 4"])

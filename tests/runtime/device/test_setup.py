@@ -13,20 +13,20 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.device import capability
-from runtime.device.capability import Capability, decide, own_capability
-from runtime.device.layout import KEPT, UNIT, Layout, cut
-from runtime.device.memory import join
-from runtime.device.simulated import SimulatedDevice
-from runtime.executor.closed_form import ClosedFormPart
-from runtime.executor.load import load
-from runtime.network.store_exchange import StoreExchange
-from synth import generate
+from latecomer.runtime.device import capability
+from latecomer.runtime.device.capability import Capability, decide, own_capability
+from latecomer.runtime.device.layout import KEPT, UNIT, Layout, cut
+from latecomer.runtime.device.memory import join
+from latecomer.runtime.device.simulated import SimulatedDevice
+from latecomer.runtime.executor.closed_form import ClosedFormPart
+from latecomer.runtime.executor.load import load
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.synth import generate
+from latecomer.verify.device.program import SETS, DeviceAction, device_program
+from latecomer.verify.errors import ArgumentError, KernelUnavailable, TensorError
 from tests.runtime.device.test_kernel import LIMIT, kernels
 from tests.runtime.schedules import direct, ring, straggler
 from tests.runtime.spawning import on_ranks
-from verify.device.program import SETS, DeviceAction, device_program
-from verify.errors import ArgumentError, KernelUnavailable, TensorError
 
 SCHEDULES = [ring(2), ring(5), direct(4), straggler(4, 3)]
 PROGRAMS = [device_program(schedule) for schedule in SCHEDULES]
@@ -164,8 +164,8 @@ def replace_import(call):
 def test_all_ranks_take_transfers_if_one_has_no_kernel(rank, size, store):
     device = SimulatedDevice()
     os.environ["TRITON_INTERPRET"] = "1" if rank == 0 else "0"
-    from runtime.device.allreduce import KernelAllReduce
-    from runtime.device.choice import make_executor
+    from latecomer.runtime.device.allreduce import KernelAllReduce
+    from latecomer.runtime.device.choice import make_executor
 
     schedule = load(ring(size))
     if not dist.is_initialized():

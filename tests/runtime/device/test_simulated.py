@@ -8,8 +8,8 @@ import threading
 import pytest
 import torch
 
-from runtime.device.simulated import SimulatedDevice
-from runtime.executor.nccl.streams import device_of
+from latecomer.runtime.device.simulated import SimulatedDevice
+from latecomer.runtime.executor.nccl.streams import device_of
 
 
 @pytest.fixture

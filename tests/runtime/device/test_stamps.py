@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.device.stamps import DRIFT, DeviceClock, StampArrivals
+from latecomer.runtime.device.stamps import DRIFT, DeviceClock, StampArrivals
 
 SMALL = st.floats(1e-6, 0.5)
 

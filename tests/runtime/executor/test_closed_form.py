@@ -8,15 +8,15 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from runtime.executor import closed_form
-from runtime.executor.closed_form import ClosedFormPart, proved_whole, require_part
-from runtime.policy.candidates import CLASSES
-from synth.straggler import own
-from synth.straggler.generate import generate
-from synth.straggler.own import own_part, whole
+from latecomer.runtime.executor import closed_form
+from latecomer.runtime.executor.closed_form import ClosedFormPart, proved_whole, require_part
+from latecomer.runtime.policy.candidates import CLASSES
+from latecomer.synth.straggler import own
+from latecomer.synth.straggler.generate import generate
+from latecomer.synth.straggler.own import own_part, whole
+from latecomer.verify.core.schedule import Phase, Transfer
+from latecomer.verify.errors import ScheduleRefused
 from tests.proofs import own_parts
-from verify.core.schedule import Phase, Transfer
-from verify.errors import ScheduleRefused
 
 
 @pytest.mark.parametrize(("n", "k"), [(2, 1), (2, 4), (3, 1), (6, 3), (9, 16)])

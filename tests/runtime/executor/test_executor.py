@@ -10,13 +10,13 @@ import torch
 from msgspec.structs import replace
 from torch._C._distributed_c10d import PrefixStore
 
-from runtime import Executor, load
-from runtime.selftest import conformance
-from runtime.selftest.suite import late_s, turns
+from latecomer.runtime import Executor, load
+from latecomer.runtime.selftest import conformance
+from latecomer.runtime.selftest.suite import late_s, turns
+from latecomer.verify.core.schedule import Phase
+from latecomer.verify.errors import ArgumentError, ScheduleRefused, TensorError
 from tests.runtime import schedules
 from tests.runtime.spawning import on_ranks, spawn, values
-from verify.core.schedule import Phase
-from verify.errors import ArgumentError, ScheduleRefused, TensorError
 
 SIZES = (0, 1, 7, 1000, 40_000)
 CASES = 85  # of the conformance suite, with these sizes

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import runtime
-from runtime import Executor, Observer, load
-from runtime.executor.program import rank_program
+from latecomer import runtime
+from latecomer.runtime import Executor, Observer, load
+from latecomer.runtime.executor.program import rank_program
+from latecomer.verify.core.check import check
+from latecomer.verify.core.programs import Programs, programs
+from latecomer.verify.core.schedule import Phase, Schedule, Transfer
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import ArgumentError, RankFailure, ScheduleRefused
 from tests.runtime.jobs import start
 from tests.runtime.schedules import arrivals, straggler
 from tests.runtime.spawning import on_ranks, together
-from verify.core.check import check
-from verify.core.programs import Programs, programs
-from verify.core.schedule import Phase, Schedule, Transfer
-from verify.core.verdict import Verdict
-from verify.errors import ArgumentError, RankFailure, ScheduleRefused
 
 TIMEOUT_S = 15.0
 """Until a silent rank is named; that all are done before the test's deadline is the check.
@@ -182,7 +182,7 @@ def test_new_names_whose_programs_are_not_proved_are_refused(monkeypatch):
         return Programs(**columns)
 
     assert verified.for_late(0).late == (0,)
-    monkeypatch.setattr("runtime.executor.load.programs", mixed)
+    monkeypatch.setattr("latecomer.runtime.executor.load.programs", mixed)
     with pytest.raises(ScheduleRefused, match="as late ranks is not proved"):
         verified.for_late(0)
 
@@ -197,8 +197,8 @@ def test_the_programs_that_are_proved_for_new_names_are_those_that_run(monkeypat
         made_for.append(schedule)
         return programs(schedule)
 
-    monkeypatch.setattr("runtime.executor.load.programs", counted)
-    monkeypatch.setattr("runtime.executor.program.programs", counted)
+    monkeypatch.setattr("latecomer.runtime.executor.load.programs", counted)
+    monkeypatch.setattr("latecomer.runtime.executor.program.programs", counted)
 
     program = verified.program(1, (0,))
 

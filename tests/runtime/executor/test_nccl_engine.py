@@ -17,18 +17,18 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import runtime
-from runtime import Executor, load
-from runtime.device.simulated import SimulatedDevice
-from runtime.executor.nccl.groups import make_groups
-from runtime.network.store_exchange import StoreExchange
-from runtime.selftest import conformance
-from runtime.torch_versions import PrefixStore
-from runtime.work import Observer
+from latecomer import runtime
+from latecomer.runtime import Executor, load
+from latecomer.runtime.device.simulated import SimulatedDevice
+from latecomer.runtime.executor.nccl.groups import make_groups
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.selftest import conformance
+from latecomer.runtime.torch_versions import PrefixStore
+from latecomer.runtime.work import Observer
+from latecomer.verify import Phase, Schedule, Transfer
+from latecomer.verify.errors import ArgumentError, RankFailure
 from tests.runtime import schedules
 from tests.runtime.spawning import default_group, on_ranks, python, spawn, together, values
-from verify import Phase, Schedule, Transfer
-from verify.errors import ArgumentError, RankFailure
 
 pytestmark = pytest.mark.gpu_logic  # they start ranks, several times
 
@@ -257,6 +257,6 @@ def test_without_a_default_group_the_remedy_is_named():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 def test_selftest_on_cuda():
-    result = python("-m", "runtime", "selftest", "--device", "cuda", "--ranks", "4")
+    result = python("-m", "latecomer", "selftest", "--device", "cuda", "--ranks", "4")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "passed" in result.stdout

@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 import torch
 
-from runtime.device.simulated import SimulatedDevice
-from runtime.executor.nccl.results import Results
-from runtime.work import AllReduceWork, PendingWork
-from verify.errors import LatecomerError
+from latecomer.runtime.device.simulated import SimulatedDevice
+from latecomer.runtime.executor.nccl.results import Results
+from latecomer.runtime.work import AllReduceWork, PendingWork
+from latecomer.verify.errors import LatecomerError
 
 LIMIT = timedelta(seconds=60)
 

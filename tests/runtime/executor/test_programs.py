@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.executor.closed_form import ClosedFormPart
-from runtime.executor.program import rank_program
-from synth.straggler.generate import generate
+from latecomer.runtime.executor.closed_form import ClosedFormPart
+from latecomer.runtime.executor.program import rank_program
+from latecomer.synth.straggler.generate import generate
+from latecomer.verify import Transfer
 from tests.runtime import schedules
-from verify import Transfer
 
 ALL = [
     schedules.ring(4),

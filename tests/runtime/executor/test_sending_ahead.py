@@ -18,12 +18,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.executor.program import rank_program
-from runtime.executor.tcp.flow_control import ReceiveCredits
-from runtime.executor.tcp.frames import Sizes
-from runtime.executor.tcp.transfer import TransferState
-from runtime.work import AllReduceWork, Observer
-from synth.transpose.generate import transpose
+from latecomer.runtime.executor.program import rank_program
+from latecomer.runtime.executor.tcp.flow_control import ReceiveCredits
+from latecomer.runtime.executor.tcp.frames import Sizes
+from latecomer.runtime.executor.tcp.transfer import TransferState
+from latecomer.runtime.work import AllReduceWork, Observer
+from latecomer.synth.transpose.generate import transpose
 from tests.runtime import schedules
 
 SMALL = Sizes(frame=48, wake=16, due=64, nearly=64, ahead=32, held=0, whole=False)

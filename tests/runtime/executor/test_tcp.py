@@ -10,17 +10,17 @@ import time
 import pytest
 import torch
 
-from runtime import Executor, load
-from runtime.executor.program import RankProgram, TransferEnd, rank_program
-from runtime.executor.tcp import loop
-from runtime.executor.tcp.connection import Mismatch
-from runtime.executor.tcp.flow_control import HELD_S, LOOK_S, MOST_HELD, SendBacklog
-from runtime.executor.tcp.frames import CREDIT, HEADER, NETWORK, ONE_HOST
-from runtime.executor.tcp.transfer import TransferState
-from runtime.work import AllReduceWork, Observer
+from latecomer.runtime import Executor, load
+from latecomer.runtime.executor.program import RankProgram, TransferEnd, rank_program
+from latecomer.runtime.executor.tcp import loop
+from latecomer.runtime.executor.tcp.connection import Mismatch
+from latecomer.runtime.executor.tcp.flow_control import HELD_S, LOOK_S, MOST_HELD, SendBacklog
+from latecomer.runtime.executor.tcp.frames import CREDIT, HEADER, NETWORK, ONE_HOST
+from latecomer.runtime.executor.tcp.transfer import TransferState
+from latecomer.runtime.work import AllReduceWork, Observer
+from latecomer.verify.errors import RankFailure
 from tests.runtime import schedules
 from tests.runtime.spawning import on_ranks, together
-from verify.errors import RankFailure
 
 WAIT_S = 20.0  # against hangs
 
@@ -147,7 +147,9 @@ class _Line:
 @pytest.mark.parametrize("rate", [25e6, 200e6, 50e9])
 def test_the_kernel_gets_what_keeps_the_port_busy_and_not_much_more(rate, monkeypatch):
     line = _Line(rate)
-    monkeypatch.setattr("runtime.executor.tcp.flow_control.time.monotonic", lambda: line.now)
+    monkeypatch.setattr(
+        "latecomer.runtime.executor.tcp.flow_control.time.monotonic", lambda: line.now
+    )
     port = SendBacklog([line], NETWORK.held)
 
     held = []

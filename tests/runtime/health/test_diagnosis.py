@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.health.checks import Limits, SilenceCheck, WaitCheck
-from runtime.health.diagnosis import RankStatus, WaitFor, diagnose, patience_s
+from latecomer.runtime.health.checks import Limits, SilenceCheck, WaitCheck
+from latecomer.runtime.health.diagnosis import RankStatus, WaitFor, diagnose, patience_s
 
 
 def _waits(peer, idle_s=0.0, entered=4, operation=3):

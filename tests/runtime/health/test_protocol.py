@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runtime.health import protocol
-from runtime.health.diagnosis import RankStatus, WaitFor
-from runtime.network.control_channel import MAX_PAYLOAD
-from verify.errors import RankFailure
+from latecomer.runtime.health import protocol
+from latecomer.runtime.health.diagnosis import RankStatus, WaitFor
+from latecomer.runtime.network.control_channel import MAX_PAYLOAD
+from latecomer.verify.errors import RankFailure
 
 
 class Group:

@@ -10,11 +10,11 @@ import time
 import msgspec
 import pytest
 
-from runtime.health.diagnosis import RankStatus, WaitFor
-from runtime.health.protocol import HealthMessage, pack_answer, pack_verdict
-from runtime.health.watchdog import Watchdog
-from runtime.network.control_loop import ControlLoop
-from verify.errors import RankFailure
+from latecomer.runtime.health.diagnosis import RankStatus, WaitFor
+from latecomer.runtime.health.protocol import HealthMessage, pack_answer, pack_verdict
+from latecomer.runtime.health.watchdog import Watchdog
+from latecomer.runtime.network.control_loop import ControlLoop
+from latecomer.verify.errors import RankFailure
 
 SOON_S = 1.0
 LONG_S = 600.0

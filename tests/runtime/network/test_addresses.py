@@ -13,14 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-import runtime
-import synth
-from runtime.network import addresses
-from runtime.optireduce.engine import OptiReduceEngine
-from runtime.optireduce.options import Options
-from runtime.torch_versions import PrefixStore
+from latecomer import runtime, synth
+from latecomer.runtime.network import addresses
+from latecomer.runtime.optireduce.engine import OptiReduceEngine
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.torch_versions import PrefixStore
+from latecomer.verify.errors import ArgumentError
 from tests.runtime.spawning import on_ranks
-from verify.errors import ArgumentError
 
 LOOPBACK = "127.0.0.1"
 RANKS = 3

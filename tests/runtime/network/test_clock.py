@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.network.clock import BURST, DRIFT, PERIOD_S, UNKNOWN_S, Aligned, Alignment, Clock
+from latecomer.runtime.network.clock import (
+    BURST,
+    DRIFT,
+    PERIOD_S,
+    UNKNOWN_S,
+    Aligned,
+    Alignment,
+    Clock,
+)
 
 FATES = st.sampled_from(["whole", "lost", "doubled", "very late"])
 TRIPS = st.lists(st.tuples(st.floats(0, 0.2), st.floats(0, 0.2), FATES), min_size=1, max_size=40)

@@ -17,11 +17,11 @@ import msgspec
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from runtime.network.control_channel import HEADER, MAX_PAYLOAD, ControlChannel
-from runtime.network.control_loop import ControlLoop
-from runtime.network.protocol import Protocol, ProtocolRunner
-from runtime.network.store_exchange import StoreExchange
-from verify.errors import RankFailure
+from latecomer.runtime.network.control_channel import HEADER, MAX_PAYLOAD, ControlChannel
+from latecomer.runtime.network.control_loop import ControlLoop
+from latecomer.runtime.network.protocol import Protocol, ProtocolRunner
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.verify.errors import RankFailure
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from runtime.network import control_loop
-from runtime.network.control_loop import ControlLoop
+from latecomer.runtime.network import control_loop
+from latecomer.runtime.network.control_loop import ControlLoop
 
 PATIENCE_S = 20.0  # against hangs, no claim on speed
 

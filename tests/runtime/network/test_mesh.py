@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from runtime import Executor, load
-from runtime.network import mesh
-from runtime.network.mesh import HELLO, connect
-from runtime.network.store_exchange import StoreExchange
+from latecomer.runtime import Executor, load
+from latecomer.runtime.network import mesh
+from latecomer.runtime.network.mesh import HELLO, connect
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.verify.errors import RankFailure
 from tests.runtime import jobs, schedules
 from tests.runtime.pipeline.models import model
 from tests.runtime.pipeline.test_gradients import RANKS, matches
 from tests.runtime.spawning import on_ranks
-from verify.errors import RankFailure
 
 TOKEN = b"0123456789abcdef"
 STRANGERS = {

@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, TCPStore
 
-from runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.verify.errors import RankFailure
 from tests.runtime.jobs import store_process
-from verify.errors import RankFailure
 
 STORES = {
     "tcp": lambda _: TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60)),

@@ -10,13 +10,13 @@ from itertools import accumulate, count
 import numpy as np
 import torch
 
-from runtime.optireduce.options import Options
-from runtime.optireduce.udp.bucket import Bucket, ScratchPool
-from runtime.optireduce.udp.data_path import NUMPY
-from runtime.optireduce.udp.events import Burst
-from runtime.optireduce.udp.protocol import UdpProtocol
-from runtime.optireduce.udp.socket import UdpSocket
-from runtime.work import AllReduceWork
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.optireduce.udp.bucket import Bucket, ScratchPool
+from latecomer.runtime.optireduce.udp.data_path import NUMPY
+from latecomer.runtime.optireduce.udp.events import Burst
+from latecomer.runtime.optireduce.udp.protocol import UdpProtocol
+from latecomer.runtime.optireduce.udp.socket import UdpSocket
+from latecomer.runtime.work import AllReduceWork
 
 SESSION = 0x1234_5678_9ABC_DEF0
 UNTOUCHED = 255  # no byte of what is sent: see content() and result()

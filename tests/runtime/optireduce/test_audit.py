@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from torch._C._distributed_c10d import PrefixStore
 
-from runtime.optireduce.engine import OptiReduceEngine
-from runtime.optireduce.hadamard import FLOATS
-from runtime.optireduce.options import Options
-from runtime.optireduce.udp.bucket import Bucket
-from runtime.optireduce.udp.compiled.choice import choose
-from runtime.optireduce.udp.placement import Placer
-from runtime.selftest import conformance
-from runtime.selftest.audit import Audit
+from latecomer.runtime.optireduce.engine import OptiReduceEngine
+from latecomer.runtime.optireduce.hadamard import FLOATS
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.optireduce.udp.bucket import Bucket
+from latecomer.runtime.optireduce.udp.compiled.choice import choose
+from latecomer.runtime.optireduce.udp.placement import Placer
+from latecomer.runtime.selftest import conformance
+from latecomer.runtime.selftest.audit import Audit
 from tests.runtime.optireduce.simulation import lose
 from tests.runtime.spawning import on_ranks, together
 

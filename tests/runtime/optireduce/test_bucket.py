@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from runtime.optireduce.loss import LossStats, StepRecord
-from runtime.optireduce.options import Options
-from runtime.optireduce.sync import Replicas, SyncPoint
-from runtime.optireduce.udp.bucket import Bucket, ScratchPool, shard_bounds
-from runtime.optireduce.udp.data_path import NUMPY
-from runtime.work import AllReduceWork
+from latecomer.runtime.optireduce.loss import LossStats, StepRecord
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.optireduce.sync import Replicas, SyncPoint
+from latecomer.runtime.optireduce.udp.bucket import Bucket, ScratchPool, shard_bounds
+from latecomer.runtime.optireduce.udp.data_path import NUMPY
+from latecomer.runtime.work import AllReduceWork
 
 PAYLOAD = 32
 PATH = NUMPY  # the data path; tests of the compiled one put that here

@@ -16,15 +16,15 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import PrefixStore
 
-import runtime
-from runtime.optireduce.engine import OptiReduceEngine
-from runtime.optireduce.options import Options
-from runtime.optireduce.sync import Replicas
-from runtime.optireduce.udp.events import Burst, DatagramHeader
-from runtime.selftest.audit import Audit
-from runtime.selftest.conformance import Case
+from latecomer import runtime
+from latecomer.runtime.optireduce.engine import OptiReduceEngine
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.optireduce.sync import Replicas
+from latecomer.runtime.optireduce.udp.events import Burst, DatagramHeader
+from latecomer.runtime.selftest.audit import Audit
+from latecomer.runtime.selftest.conformance import Case
+from latecomer.verify.errors import ArgumentError, RankFailure
 from tests.runtime.spawning import on_ranks, together
-from verify.errors import ArgumentError, RankFailure
 
 SIZE = 3
 VICTIM = 1

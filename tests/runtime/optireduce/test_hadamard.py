@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.optireduce import hadamard
-from verify.errors import ArgumentError, TensorError
+from latecomer.runtime.optireduce import hadamard
+from latecomer.verify.errors import ArgumentError, TensorError
 
 
 def _definition(x, signs, block):

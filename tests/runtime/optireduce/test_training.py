@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import runtime
-from runtime.ddp import attach
-from runtime.optireduce.options import Options
+from latecomer import runtime
+from latecomer.runtime.ddp import attach
+from latecomer.runtime.optireduce.options import Options
 from tests.runtime.optireduce.simulation import lose
 from tests.runtime.spawning import on_ranks, together
 

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import runtime.pipeline
-from runtime.__main__ import app
+from latecomer.command import app
+from latecomer.runtime import pipeline as pipelining
+from latecomer.verify.errors import InputError
+from latecomer.verify.pipeline import parse_action
+from latecomer.verify.pipeline.measured import Span, StepRecord, Transit
+from latecomer.verify.pipeline.measured_picture import bars, makespan_ms, observed, planned, text
 from tests.runtime.pipeline.test_gradients import schedule
-from verify.errors import InputError
-from verify.pipeline import parse_action
-from verify.pipeline.measured import Span, StepRecord, Transit
-from verify.pipeline.measured_picture import bars, makespan_ms, observed, planned, text
 
 
 def test_exported_names() -> None:
-    assert runtime.pipeline.__all__ == [
+    assert pipelining.__all__ == [
         "Adaptation", "Event", "Faults", "LinkFault", "Pipeline", "Planner", "Sensitivity", "Span",
         "StepRecord", "Transit", "VerifiedPipeline", "both_ways", "load",
     ]  # fmt: skip
-    assert all(hasattr(runtime.pipeline, name) for name in runtime.pipeline.__all__)
+    assert all(hasattr(pipelining, name) for name in pipelining.__all__)
 
 
 def test_the_demonstration(tmp_path: Path) -> None:

@@ -11,10 +11,18 @@ import msgspec
 import pytest
 import torch
 
-from runtime.pipeline.messages import MAGIC, PREFIX, MessageHeader, Meta, WireError, read, write
-from runtime.pipeline.staging import HostStaging
-from verify.errors import TensorError
-from verify.pipeline import parse_action
+from latecomer.runtime.pipeline.messages import (
+    MAGIC,
+    PREFIX,
+    MessageHeader,
+    Meta,
+    WireError,
+    read,
+    write,
+)
+from latecomer.runtime.pipeline.staging import HostStaging
+from latecomer.verify.errors import TensorError
+from latecomer.verify.pipeline import parse_action
 
 empty = HostStaging().empty
 TENSORS = [

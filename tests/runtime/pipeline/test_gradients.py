@@ -13,14 +13,22 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import runtime
-from runtime.pipeline import Adaptation, Faults, LinkFault, Pipeline, Sensitivity, both_ways, load
+from latecomer import runtime
+from latecomer.runtime.pipeline import (
+    Adaptation,
+    Faults,
+    LinkFault,
+    Pipeline,
+    Sensitivity,
+    both_ways,
+    load,
+)
+from latecomer.verify.pipeline import decode, parse_action, timeline
 from tests.runtime import schedules
 from tests.runtime.pipeline.models import device_of, loss_fn, model, reference, run_step
 from tests.runtime.spawning import on_ranks
 from tests.verify.pipeline import documents
 from tests.verify.pipeline.documents import one_f_one_b, zero_bubble
-from verify.pipeline import decode, parse_action, timeline
 
 RANKS = 3
 MICROBATCHES = 5

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.pipeline.detector import Sensitivity, Watched, judge
-from runtime.pipeline.transport import due_s
+from latecomer.runtime.pipeline.detector import Sensitivity, Watched, judge
+from latecomer.runtime.pipeline.transport import due_s
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.pipeline import Action, Link, measured
+from latecomer.verify.pipeline.measured import Span, StepRecord, StepReport, Transit
 from tests.runtime.pipeline.test_gradients import schedule
 from tests.verify.pipeline.documents import one_f_one_b, zero_bubble
-from verify.errors import ArgumentError
-from verify.pipeline import Action, Link, measured
-from verify.pipeline.measured import Span, StepRecord, StepReport, Transit
 
 MS = 1e-3
 

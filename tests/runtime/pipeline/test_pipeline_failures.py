@@ -10,17 +10,17 @@ import time
 import pytest
 import torch
 
-from runtime.pipeline import Pipeline, load
-from runtime.pipeline.messages import Arrived, Mailbox, WireError
-from runtime.pipeline.staging import Staged
-from runtime.pipeline.transport import Faults, LinkFault, due_s
+from latecomer.runtime.pipeline import Pipeline, load
+from latecomer.runtime.pipeline.messages import Arrived, Mailbox, WireError
+from latecomer.runtime.pipeline.staging import Staged
+from latecomer.runtime.pipeline.transport import Faults, LinkFault, due_s
+from latecomer.verify.errors import ArgumentError, RankFailure, ScheduleRefused
+from latecomer.verify.pipeline import parse_action
+from latecomer.verify.pipeline.measured import Transit
 from tests.runtime.pipeline.models import Block, loss_fn, model, run_step
 from tests.runtime.pipeline.test_gradients import MICROBATCHES, RANKS, matches, schedule, start
 from tests.runtime.spawning import on_ranks
 from tests.verify.pipeline.documents import gpipe, one_f_one_b, zero_bubble
-from verify.errors import ArgumentError, RankFailure, ScheduleRefused
-from verify.pipeline import parse_action
-from verify.pipeline.measured import Transit
 
 TIMEOUT_S = 6.0
 DEAD = 1

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from runtime.network.store_exchange import StoreExchange
-from runtime.pipeline.switch import FOR, GO, Switch
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.pipeline.switch import FOR, GO, Switch
 
 NEVER = 10**6
 STEPS = 9

@@ -8,13 +8,15 @@ import json
 import msgspec
 import pytest
 
-from runtime.pipeline.load import load
+from latecomer.runtime.pipeline.load import load
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import ScheduleRefused
+from latecomer.verify.pipeline import PipelineSchedule, check, decode, decode_csv, lowered
 from tests.verify.pipeline.documents import all_right
-from verify.core.verdict import Verdict
-from verify.errors import ScheduleRefused
-from verify.pipeline import PipelineSchedule, check, decode, decode_csv, lowered
 
-loading = importlib.import_module("runtime.pipeline.load")  # the package has a function of its name
+loading = importlib.import_module(
+    "latecomer.runtime.pipeline.load"
+)  # the package has a function of its name
 NAMES = ["single", "1f1b", "1f1b-messages", "zero-bubble", "looped-slow", "vee"]
 
 

@@ -12,11 +12,11 @@ from dataclasses import KW_ONLY, dataclass, field
 
 import msgspec
 
-from runtime.policy.agent import Decided, RankAgent
-from runtime.policy.coordinator import Fault
-from runtime.policy.cost_model import AlphaBeta, Phase, Profile, ScheduleCandidate
-from runtime.policy.messages import NATIVE, Arrive, Decide, PolicyMessage
-from runtime.policy.options import Options, PolicyInputs
+from latecomer.runtime.policy.agent import Decided, RankAgent
+from latecomer.runtime.policy.coordinator import Fault
+from latecomer.runtime.policy.cost_model import AlphaBeta, Phase, Profile, ScheduleCandidate
+from latecomer.runtime.policy.messages import NATIVE, Arrive, Decide, PolicyMessage
+from latecomer.runtime.policy.options import Options, PolicyInputs
 
 MESSAGES = msgspec.msgpack.Decoder(PolicyMessage)
 LARGE = 10**4

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.policy.agent import RankAgent
-from runtime.policy.arrivals import Arrival
-from runtime.policy.coordinator import QUIET, Coordinator
-from runtime.policy.messages import NATIVE, Arrive, Decision
-from runtime.policy.options import Options
+from latecomer.runtime.policy.agent import RankAgent
+from latecomer.runtime.policy.arrivals import Arrival
+from latecomer.runtime.policy.coordinator import QUIET, Coordinator
+from latecomer.runtime.policy.messages import NATIVE, Arrive, Decision
+from latecomer.runtime.policy.options import Options
 from tests.runtime.policy.network import LARGE, MESSAGES, Network, inputs
 
 MODES = ["predict", "eager", "auto"]

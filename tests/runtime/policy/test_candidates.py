@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from runtime.network.store_exchange import StoreExchange
-from runtime.policy import candidates as module
-from runtime.policy.candidates import candidates
-from verify.errors import ScheduleRefused
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.policy import candidates as module
+from latecomer.runtime.policy.candidates import candidates
+from latecomer.verify.errors import ScheduleRefused
 
 
 def _group(store, rank, ranks):

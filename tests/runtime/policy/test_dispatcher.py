@@ -8,11 +8,11 @@ import time
 import pytest
 import torch
 
-from runtime.policy.cost_model import AlphaBeta, Profile
-from runtime.policy.dispatcher import AllReduceDispatcher
-from runtime.policy.options import Options
+from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
+from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.options import Options
+from latecomer.verify.errors import LatecomerError
 from tests.runtime.spawning import on_ranks
-from verify.errors import LatecomerError
 
 RANKS = 3
 LATE_RANK = 2

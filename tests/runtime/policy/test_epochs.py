@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.policy.epochs import RETRY_S, EpochCommit
-from runtime.policy.messages import Epoch
+from latecomer.runtime.policy.epochs import RETRY_S, EpochCommit
+from latecomer.runtime.policy.messages import Epoch
 
 SIZE = 4
 OPERATIONS = 60

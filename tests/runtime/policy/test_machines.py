@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore
 
-from runtime.executor.load import load
-from runtime.network.store_exchange import StoreExchange
-from runtime.policy.candidates import candidates
-from runtime.policy.cost_model import (
+from latecomer.runtime.executor.load import load
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.policy.candidates import candidates
+from latecomer.runtime.policy.cost_model import (
     AlphaBeta,
     MachinesProfile,
     Phase,
@@ -24,15 +24,15 @@ from runtime.policy.cost_model import (
     TwoLevelCompletion,
     times,
 )
-from runtime.policy.dispatcher import AllReduceDispatcher
-from runtime.policy.machines import ALONE, ranks_per_machine
-from runtime.policy.options import Options
-from synth.candidates import two_level_completion_costs, two_level_schedules
-from synth.twolevel.cost import level_costs
+from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.machines import ALONE, ranks_per_machine
+from latecomer.runtime.policy.options import Options
+from latecomer.synth.candidates import two_level_completion_costs, two_level_schedules
+from latecomer.synth.twolevel.cost import level_costs
+from latecomer.verify.core.check import check
+from latecomer.verify.core.schedule import Round, Schedule
+from latecomer.verify.core.verdict import Verdict
 from tests.runtime.spawning import on_ranks
-from verify.core.check import check
-from verify.core.schedule import Round, Schedule
-from verify.core.verdict import Verdict
 
 RANKS = 4
 PER_MACHINE = 2
@@ -171,8 +171,8 @@ def test_level_costs_and_counting_by_hand_agree_on_where_nothing_crosses():
 
 
 def _machine_of(schedule):
-    from synth.cost import Link
-    from synth.twolevel.machine import Machine
+    from latecomer.synth.cost import Link
+    from latecomer.synth.twolevel.machine import Machine
 
     link = Link(alpha_s=0.0, bandwidth=1.0)
     return Machine(nodes=2, per_node=2, network_ports=1, inner=link, outer=link)

@@ -14,14 +14,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-import runtime
-from runtime.network.clock import UNKNOWN_S, Clock
-from runtime.policy.cost_model import AlphaBeta, Profile
-from runtime.policy.options import MODES, Options
+from latecomer import runtime
+from latecomer.runtime.network.clock import UNKNOWN_S, Clock
+from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
+from latecomer.runtime.policy.options import MODES, Options
+from latecomer.verify.errors import ArgumentError
 from tests.runtime.jobs import dispatcher
 from tests.runtime.spawning import default_group, on_ranks, together
 from tests.runtime.test_training import _model, _train
-from verify.errors import ArgumentError
 
 LATE = 2
 SIZE = 4

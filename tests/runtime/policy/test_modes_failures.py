@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch._C._distributed_c10d import PrefixStore
 
-from runtime.policy.options import Options
+from latecomer.runtime.policy.options import Options
+from latecomer.verify.errors import ArgumentError, RankFailure, ScheduleRefused
 from tests.runtime.jobs import dispatcher
 from tests.runtime.spawning import on_ranks, spawn, together, values
-from verify.errors import ArgumentError, RankFailure, ScheduleRefused
 
 SIZE = 4
 TIMEOUT_S = 15.0  # with 6 s a busy machine did not always start the groups in time

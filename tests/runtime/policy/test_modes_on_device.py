@@ -12,16 +12,16 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.device.simulated import SimulatedDevice
-from runtime.policy.cost_model import AlphaBeta, Profile
-from runtime.policy.dispatcher import AllReduceDispatcher
-from runtime.policy.messages import NATIVE
-from runtime.policy.on_device import on_device
-from runtime.policy.options import Options
-from runtime.torch_versions import PrefixStore, own_connection
+from latecomer.runtime.device.simulated import SimulatedDevice
+from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
+from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.messages import NATIVE
+from latecomer.runtime.policy.on_device import on_device
+from latecomer.runtime.policy.options import Options
+from latecomer.runtime.torch_versions import PrefixStore, own_connection
+from latecomer.verify.errors import ArgumentError, RankFailure
 from tests.runtime.policy.network import Network
 from tests.runtime.spawning import default_group, on_ranks, spawn, together, values
-from verify.errors import ArgumentError, RankFailure
 
 pytestmark = pytest.mark.gpu_logic  # they start ranks, several times
 

@@ -11,11 +11,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.network.store_exchange import StoreExchange
-from runtime.policy import profile as profiles
-from runtime.policy.cost_model import PROFILE, AlphaBeta, Phase, Profile, ScheduleCandidate
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.policy import profile as profiles
+from latecomer.runtime.policy.cost_model import (
+    PROFILE,
+    AlphaBeta,
+    Phase,
+    Profile,
+    ScheduleCandidate,
+)
+from latecomer.verify.errors import ArgumentError
 from tests.runtime.spawning import on_ranks
-from verify.errors import ArgumentError
 
 RANKS = 2
 CPU = torch.device("cpu")

@@ -11,9 +11,9 @@ import random
 
 import pytest
 
-from runtime.policy.messages import Decision
-from runtime.policy.options import MODES, Options
-from runtime.policy.rules import RULES, Later
+from latecomer.runtime.policy.messages import Decision
+from latecomer.runtime.policy.options import MODES, Options
+from latecomer.runtime.policy.rules import RULES, Later
 from tests.runtime.policy.network import Network
 
 SIZE = 8

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.policy import rules
-from runtime.policy.arrivals import Arrival
-from runtime.policy.cost_model import LEAST_GAIN, Times, break_even, learned
-from runtime.policy.history import LEAST, MOST, ModelCorrection
-from runtime.policy.messages import NATIVE, Epoch
-from runtime.policy.options import Options
+from latecomer.runtime.policy import rules
+from latecomer.runtime.policy.arrivals import Arrival
+from latecomer.runtime.policy.cost_model import LEAST_GAIN, Times, break_even, learned
+from latecomer.runtime.policy.history import LEAST, MOST, ModelCorrection
+from latecomer.runtime.policy.messages import NATIVE, Epoch
+from latecomer.runtime.policy.options import Options
+from latecomer.verify.errors import ArgumentError
 from tests.runtime.policy.network import LARGE, inputs
-from verify.errors import ArgumentError
 
 seconds = st.floats(0, 5)
 

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
-from runtime.backend import LatecomerGroup
-from runtime.process_group.forwarding import LatecomerBackend
-from runtime.torch_versions import PYTHON_BACKENDS, Backend
+from latecomer.runtime.backend import LatecomerGroup
+from latecomer.runtime.process_group.forwarding import LatecomerBackend
+from latecomer.runtime.torch_versions import PYTHON_BACKENDS, Backend
 from tests.runtime import schedules
 from tests.runtime.jobs import start
 from tests.runtime.spawning import on_ranks, python
@@ -208,7 +208,7 @@ def test_handles_say_when_they_are_done(rank, size, store):
 JOB = """
 import sys
 import torch, torch.distributed as dist
-assert "runtime" not in sys.modules
+assert "latecomer" not in sys.modules
 dist.init_process_group("latecomer", store=dist.HashStore(), rank=0, world_size=1)
 x = torch.ones(3)
 dist.all_reduce(x)

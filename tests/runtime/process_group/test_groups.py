@@ -12,13 +12,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-import runtime
-from runtime.backend import LatecomerGroup
-from runtime.policy.cost_model import AlphaBeta, Profile
+from latecomer import runtime
+from latecomer.runtime.backend import LatecomerGroup
+from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
+from latecomer.verify.errors import ArgumentError, LatecomerError, RankFailure
 from tests.runtime import schedules
 from tests.runtime.jobs import start
 from tests.runtime.spawning import on_ranks, together
-from verify.errors import ArgumentError, LatecomerError, RankFailure
 
 
 def _alone(call, rank, size, store):

@@ -14,19 +14,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.__main__ import app, run
-from runtime.device.predict import Range
-from runtime.selftest.device import methods, oracle
-from runtime.selftest.device.cases import all_cases
-from runtime.selftest.device.environment import inspect
-from runtime.selftest.device.report import CheckedMethod, GpuReport, TimedRow, size_text
-from runtime.selftest.device.suite import SelftestPlan
-from runtime.selftest.device.suite import run as run_suite
-from runtime.selftest.device.watch import Stuck, name_hanging
+from latecomer.command import app
+from latecomer.runtime.device.predict import Range
+from latecomer.runtime.selftest.device import methods, oracle
+from latecomer.runtime.selftest.device.cases import all_cases
+from latecomer.runtime.selftest.device.environment import inspect
+from latecomer.runtime.selftest.device.report import CheckedMethod, GpuReport, TimedRow, size_text
+from latecomer.runtime.selftest.device.suite import SelftestPlan
+from latecomer.runtime.selftest.device.suite import run as run_suite
+from latecomer.runtime.selftest.device.watch import Stuck, name_hanging
+from latecomer.verify.running import run
 from tests.runtime.spawning import execute
 
 COMMAND = (
-    *(sys.executable, "-m", "runtime", "selftest", "--device", "simulated"),
+    *(sys.executable, "-m", "latecomer", "selftest", "--device", "simulated"),
     *("--ranks", "2", "--json", "report.json"),
 )
 ROW = TimedRow(
@@ -224,7 +225,7 @@ def test_wrong_elements_are_counted_and_have_no_bandwidth():
     ],
 )
 def test_a_rank_that_hangs_or_is_gone_is_named_within_the_limit(make_method, message, monkeypatch):
-    monkeypatch.setattr("runtime.selftest.device.suite.GRACE_S", 1.0)
+    monkeypatch.setattr("latecomer.runtime.selftest.device.suite.GRACE_S", 1.0)
 
     report, lines = _run_with(make_method, limit_s=4.0)
 
@@ -243,7 +244,7 @@ def test_a_rank_that_hangs_or_is_gone_is_named_within_the_limit(make_method, mes
 def test_bad_arguments_exit_with_2(arguments, message, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(sys, "argv", ["runtime", "selftest", *arguments])
+    monkeypatch.setattr(sys, "argv", ["latecomer", "selftest", *arguments])
     with pytest.raises(SystemExit) as ended:
         run(app)
     assert ended.value.code == 2

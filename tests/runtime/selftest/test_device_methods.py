@@ -8,13 +8,13 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from runtime.device.predict import H100, others, ours
-from runtime.selftest.device import methods
-from runtime.selftest.device import rank as rank_module
-from runtime.selftest.device.methods import NotTried, ScheduleChoice
-from runtime.selftest.device.rank import RankContext
-from runtime.selftest.device.report import TimedRow
-from runtime.selftest.device.schedules import CASE_CHUNKS, TestedSchedules
+from latecomer.runtime.device.predict import H100, others, ours
+from latecomer.runtime.selftest.device import methods
+from latecomer.runtime.selftest.device import rank as rank_module
+from latecomer.runtime.selftest.device.methods import NotTried, ScheduleChoice
+from latecomer.runtime.selftest.device.rank import RankContext
+from latecomer.runtime.selftest.device.report import TimedRow
+from latecomer.runtime.selftest.device.schedules import CASE_CHUNKS, TestedSchedules
 
 MIB = 2**20
 
@@ -80,14 +80,14 @@ def test_symmetric_memory_that_is_not_there_is_not_tried(alone, monkeypatch):
     def refuse(numel, dtype, device):
         raise RuntimeError("no handle\nof any kind")
 
-    monkeypatch.setattr("runtime.torch_versions.symmetric_tensor", refuse)
+    monkeypatch.setattr("latecomer.runtime.torch_versions.symmetric_tensor", refuse)
     with pytest.raises(NotTried, match=r"torch gave no symmetric memory: no handle$"):
         methods.symmetric("one_shot", alone, []).buffer(8, torch.float32)
 
     tensor = torch.zeros(8)
     has_multicast = False
     monkeypatch.setattr(
-        "runtime.torch_versions.symmetric_tensor", lambda *_: (tensor, has_multicast)
+        "latecomer.runtime.torch_versions.symmetric_tensor", lambda *_: (tensor, has_multicast)
     )
     with pytest.raises(NotTried, match="no multicast"):
         methods.symmetric("multimem", alone, []).buffer(8, torch.float32)

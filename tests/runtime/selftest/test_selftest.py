@@ -11,13 +11,14 @@ import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
-from runtime.__main__ import app, run
-from runtime.network.processes import passes, talk
-from runtime.selftest import conformance
-from runtime.selftest.audit import Audit
+from latecomer.command import app
+from latecomer.runtime.network.processes import passes, talk
+from latecomer.runtime.selftest import conformance
+from latecomer.runtime.selftest.audit import Audit
+from latecomer.verify import write
+from latecomer.verify.errors import RankFailure
+from latecomer.verify.running import run
 from tests.runtime import schedules
-from verify import write
-from verify.errors import RankFailure
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ from verify.errors import RankFailure
 def test_bad_arguments_exit_with_2(arguments, message, monkeypatch, capsys, tmp_path):
     write(schedules.ring(3), tmp_path / "for3.json")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["runtime", "selftest", *arguments])
+    monkeypatch.setattr(sys, "argv", ["latecomer", "selftest", *arguments])
     with pytest.raises(SystemExit) as ended:
         run(app)
     assert ended.value.code == 2
@@ -42,7 +43,7 @@ def test_bad_arguments_exit_with_2(arguments, message, monkeypatch, capsys, tmp_
 @pytest.mark.parametrize("check", [None, "audit"])
 def test_a_rank_that_is_gone_in_the_middle_is_named(check, monkeypatch):
     monkeypatch.setattr(conformance, "TIMEOUT_S", 0.05)
-    monkeypatch.setattr("runtime.selftest.audit.TIMEOUT_S", 0.05)
+    monkeypatch.setattr("latecomer.runtime.selftest.audit.TIMEOUT_S", 0.05)
     store = HashStore()
     audit = Audit([], 1000, store, 1, 2) if check else None
     with pytest.raises(RankFailure, match="did not join") as caught:

@@ -10,12 +10,12 @@ from unittest import mock
 import torch
 from torch._C._distributed_c10d import HashStore
 
-import runtime
-from runtime.network.clock import Alignment
-from runtime.network.store_exchange import StoreExchange
-from runtime.telemetry import session
-from runtime.telemetry.recorder import OperationRecorder
-from runtime.work import AllReduceWork
+from latecomer import runtime
+from latecomer.runtime.network.clock import Alignment
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.telemetry import session
+from latecomer.runtime.telemetry.recorder import OperationRecorder
+from latecomer.runtime.work import AllReduceWork
 
 
 class MadeUpRank:

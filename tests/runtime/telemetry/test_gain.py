@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.telemetry.gain import ENOUGH, Gain, gain_of
-from runtime.telemetry.records import NATIVE, Rank, Record
-from runtime.telemetry.summary import summarize
+from latecomer.runtime.telemetry.gain import ENOUGH, Gain, gain_of
+from latecomer.runtime.telemetry.records import NATIVE, Rank, Record
+from latecomer.runtime.telemetry.summary import summarize
 
 SCHEDULE = "one late, k = 2"
 SIZE = 3

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-import runtime
-from runtime.telemetry import writer
-from runtime.telemetry.follower import Follower
-from runtime.telemetry.live import Periodic
-from runtime.telemetry.origin import job_name, local_rank, new_watch
-from runtime.telemetry.writer import RankFiles
+from latecomer import runtime
+from latecomer.runtime.telemetry import writer
+from latecomer.runtime.telemetry.follower import Follower
+from latecomer.runtime.telemetry.live import Periodic
+from latecomer.runtime.telemetry.origin import job_name, local_rank, new_watch
+from latecomer.runtime.telemetry.writer import RankFiles
+from latecomer.verify.errors import ArgumentError, FormatError
 from tests.runtime.telemetry.ranks import MadeUpRank, lines_of, watch_two_ranks
-from verify.errors import ArgumentError, FormatError
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 120.0  # against hangs
@@ -204,11 +204,11 @@ def test_the_other_looks_go_on_after_one_that_fails(caplog):
 
 KILLED = """
 import sys, time
-import runtime
+from latecomer import runtime
 from tests.runtime.telemetry.ranks import MadeUpRank
 
 rank = MadeUpRank()
-with runtime.watch(directory=sys.argv[1]):
+with latecomer.watch(directory=sys.argv[1]):
     while True:
         rank.reduce()
         time.sleep(0.001)

@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import runtime
-from runtime.optireduce.options import Options as OptiReduceOptions
-from runtime.policy.options import Options
-from runtime.telemetry.follower import Follower
+from latecomer import runtime
+from latecomer.runtime.optireduce.options import Options as OptiReduceOptions
+from latecomer.runtime.policy.options import Options
+from latecomer.runtime.telemetry.follower import Follower
 from tests.runtime.jobs import dispatcher
 from tests.runtime.spawning import on_ranks, python, together
 from tests.runtime.telemetry.ranks import lines_of
@@ -98,11 +98,11 @@ def _until_written(directory, rank):
 
 LEFT_OPEN = """
 import sys
-import runtime
+from latecomer import runtime
 from tests.runtime.telemetry.ranks import MadeUpRank
 
 rank = MadeUpRank()
-watched = runtime.watch(directory=sys.argv[1])
+watched = latecomer.watch(directory=sys.argv[1])
 watched.__enter__()
 for _ in range(3):
     rank.reduce()

@@ -10,10 +10,10 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import runtime
-from runtime.telemetry.served import Address, address, own_address, parse_address
+from latecomer import runtime
+from latecomer.runtime.telemetry.served import Address, address, own_address, parse_address
+from latecomer.verify.errors import ArgumentError
 from tests.runtime.telemetry.ranks import MadeUpRank
-from verify.errors import ArgumentError
 
 PATIENCE_S = 60.0
 

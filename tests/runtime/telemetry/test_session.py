@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-import runtime
-from runtime.telemetry import session
-from verify.errors import ArgumentError
+from latecomer import runtime
+from latecomer.runtime.telemetry import session
+from latecomer.verify.errors import ArgumentError
 
 
 def test_a_watch_of_nothing_warns_and_the_block_runs(caplog, tmp_path):

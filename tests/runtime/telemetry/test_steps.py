@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import runtime
-from runtime.telemetry.steps import Steps
+from latecomer import runtime
+from latecomer.runtime.telemetry.steps import Steps
 from tests.runtime.spawning import on_ranks
 from tests.runtime.telemetry.ranks import MadeUpRank
 

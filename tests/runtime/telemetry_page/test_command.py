@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runtime.__main__ import app
-from runtime.telemetry.export import trace
-from runtime.telemetry.page import command
+from latecomer.command import app
+from latecomer.runtime.telemetry.export import trace
+from latecomer.runtime.telemetry.page import command
+from latecomer.verify.report.trace_events import document
+from latecomer.verify.running import run
 from tests.runtime.spawning import python
 from tests.runtime.telemetry.ranks import watch_two_ranks
 from tests.runtime.telemetry_page.test_page import _ranks
-from verify.report.trace_events import document
-from verify.running import run
 
 ROOT = Path(__file__).parents[3]
 
@@ -32,7 +32,7 @@ def watch(monkeypatch, capsys):
     """Runs the command: (exit code, what it prints)."""
 
     def run_command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["runtime", "watch", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["latecomer", "watch", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             run(app)
         said = capsys.readouterr()
@@ -175,7 +175,7 @@ def test_who_waited_for_whom_is_served_while_it_follows(watch, directory, monkey
 def test_a_port_that_is_taken_is_refused_and_all_that_without_torch(directory):
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        arguments = ["-m", "runtime", "watch", "--prometheus", f"127.0.0.1:{taken}", directory]
+        arguments = ["-m", "latecomer", "watch", "--prometheus", f"127.0.0.1:{taken}", directory]
         result = python("-X", "importtime", *arguments, cwd=ROOT)
     assert result.returncode == 2
     assert "can't be served at (Address already in use). Choose another port" in result.stderr
@@ -187,7 +187,7 @@ def test_a_port_that_is_taken_is_refused_and_all_that_without_torch(directory):
 def test_a_page_is_written_again_and_again_and_loads_itself(directory, tmp_path):
     page = tmp_path / "run.html"
     arguments = ["watch", "--html", page, "--follow", "--every", "0.1", directory]
-    process = [sys.executable, "-u", "-m", "runtime", *arguments]
+    process = [sys.executable, "-u", "-m", "latecomer", *arguments]
     with subprocess.Popen(process, cwd=ROOT, stdout=subprocess.PIPE, text=True) as following:
         try:
             assert "until Ctrl-C" in following.stdout.readline()

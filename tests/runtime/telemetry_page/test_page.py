@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from runtime.__main__ import app
-from runtime.telemetry.export import trace, write_trace
-from runtime.telemetry.origin import Origin
-from runtime.telemetry.page.command import page_of
-from runtime.telemetry.page.model import model
-from runtime.telemetry.page.read import read_trace
-from runtime.telemetry.records import NATIVE, Rank, Record, Round, Stage
-from runtime.telemetry.summary import summarize
-from verify.errors import ArgumentError, FormatError
-from verify.report.trace_events import document
-from verify.running import run
-from verify.viewer.part import parse_part
+from latecomer.command import app
+from latecomer.runtime.telemetry.export import trace, write_trace
+from latecomer.runtime.telemetry.origin import Origin
+from latecomer.runtime.telemetry.page.command import page_of
+from latecomer.runtime.telemetry.page.model import model
+from latecomer.runtime.telemetry.page.read import read_trace
+from latecomer.runtime.telemetry.records import NATIVE, Rank, Record, Round, Stage
+from latecomer.runtime.telemetry.summary import summarize
+from latecomer.verify.errors import ArgumentError, FormatError
+from latecomer.verify.report.trace_events import document
+from latecomer.verify.running import run
+from latecomer.verify.viewer.part import parse_part
 
 WAY = "one late, k = 4"
 REASON = '</script><img src=x> rank 2 is "missing"'
@@ -190,7 +190,7 @@ def test_the_command_writes_a_page(tmp_path, monkeypatch, capsys):
     (tmp_path / "trace.json").write_text(document(trace(_ranks())))
     monkeypatch.chdir(tmp_path)
     for arguments, code in [(("trace.json",), 0), (("no.json",), 2)]:
-        monkeypatch.setattr(sys, "argv", ["runtime", "watch", "--html", "run.html", *arguments])
+        monkeypatch.setattr(sys, "argv", ["latecomer", "watch", "--html", "run.html", *arguments])
         with pytest.raises(SystemExit) as ended:
             run(app)
         assert (ended.value.code or 0) == code

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from synth import standard
-from synth.arrivals.generate import search as search_arrivals
-from synth.cost import Link
-from synth.straggler.generate import search as search_straggler
-from synth.transpose.generate import transpose
-from synth.twolevel.machine import Machine
-from synth.twolevel.search import search as search_twolevel
-from verify import Schedule
+from latecomer.synth import standard
+from latecomer.synth.arrivals.generate import search as search_arrivals
+from latecomer.synth.cost import Link
+from latecomer.synth.straggler.generate import search as search_straggler
+from latecomer.synth.transpose.generate import transpose
+from latecomer.synth.twolevel.machine import Machine
+from latecomer.synth.twolevel.search import search as search_twolevel
+from latecomer.verify import Schedule
 
 INNER = Link(3e-6, 450e9)
 OUTER = Link(10e-6, 50e9)

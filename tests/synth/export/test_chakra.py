@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from synth.export import chakra
+from latecomer.synth.export import chakra
 from tests.synth.export.schedules import families, straggler
 
 PRIME = 2**61 - 1

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from latecomer.verify import write
 from tests.synth.export.schedules import straggler
-from verify import write
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from bench.corpus.executor import Run
 from bench.corpus.parse import File, parse
-from synth import standard
-from synth.export.ends import ends, with_chunks
-from synth.export.msccl_xml import encode
+from latecomer.synth import standard
+from latecomer.synth.export.ends import ends, with_chunks
+from latecomer.synth.export.msccl_xml import encode
+from latecomer.verify import Schedule, Verdict, check
+from latecomer.verify.asynchronous.msccl import verify_xml
+from latecomer.verify.errors import ArgumentError
 from tests.synth.export.schedules import families, straggler
-from verify import Schedule, Verdict, check
-from verify.asynchronous.msccl import verify_xml
-from verify.errors import ArgumentError
 
 
 def exported(schedule: Schedule, folder: Path) -> File:

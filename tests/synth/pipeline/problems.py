@@ -6,8 +6,8 @@ import random
 
 from hypothesis import strategies as st
 
-from synth.pipeline.problem import Problem, linked_ranks, make, place
-from verify.pipeline.schedule import Instance, Link
+from latecomer.synth.pipeline.problem import Problem, linked_ranks, make, place
+from latecomer.verify.pipeline.schedule import Instance, Link
 
 
 @st.composite

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from synth.pipeline.answer import makespan_of
-from synth.pipeline.evaluate import Stuck, makespan, peaks
-from synth.pipeline.listing import Rules, greedy, slack_rule
-from synth.pipeline.named import Unsuited, interleaved
-from synth.pipeline.plan import plan
-from synth.pipeline.portfolio import QUICK, portfolio, split
-from synth.pipeline.problem import Problem, make, place
+from latecomer.synth.pipeline.answer import makespan_of
+from latecomer.synth.pipeline.evaluate import Stuck, makespan, peaks
+from latecomer.synth.pipeline.listing import Rules, greedy, slack_rule
+from latecomer.synth.pipeline.named import Unsuited, interleaved
+from latecomer.synth.pipeline.plan import plan
+from latecomer.synth.pipeline.portfolio import QUICK, portfolio, split
+from latecomer.synth.pipeline.problem import Problem, make, place
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import SynthesisError
+from latecomer.verify.pipeline import Instance, check
+from latecomer.verify.pipeline.schedule import Action
 from tests.synth.pipeline.problems import problems, uniform
-from verify.core.verdict import Verdict
-from verify.errors import SynthesisError
-from verify.pipeline import Instance, check
-from verify.pipeline.schedule import Action
 
 
 @settings(max_examples=60, deadline=None)

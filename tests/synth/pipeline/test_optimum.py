@@ -13,19 +13,19 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 
-from synth.answer import Basis
-from synth.pipeline import curves
-from synth.pipeline.compare import KEPT, compare
-from synth.pipeline.cpsat import solve
-from synth.pipeline.evaluate import makespan
-from synth.pipeline.plan import Solver, plan
-from synth.pipeline.portfolio import portfolio, split
-from synth.pipeline.problem import Problem
-from synth.pipeline.robust import Scenario, highest, robust
+from latecomer.synth.answer import Basis
+from latecomer.synth.pipeline import curves
+from latecomer.synth.pipeline.compare import KEPT, compare
+from latecomer.synth.pipeline.cpsat import solve
+from latecomer.synth.pipeline.evaluate import makespan
+from latecomer.synth.pipeline.plan import Solver, plan
+from latecomer.synth.pipeline.portfolio import portfolio, split
+from latecomer.synth.pipeline.problem import Problem
+from latecomer.synth.pipeline.robust import Scenario, highest, robust
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.pipeline import Link, check, refutation
 from tests.synth.pipeline.exhaustive import optimum
 from tests.synth.pipeline.problems import chain, problems, random_times, uniform
-from verify.core.verdict import Verdict
-from verify.pipeline import Link, check, refutation
 
 SOLVER = Solver(time_limit_s=20, workers=1)
 

@@ -7,9 +7,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from verify.core.verdict import Verdict
-from verify.pipeline import check, encode_csv, read, read_csv
-from verify.pipeline.schedule import COMPUTE
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.pipeline import check, encode_csv, read, read_csv
+from latecomer.verify.pipeline.schedule import COMPUTE
 
 BASE = "--stages 4 --microbatches 6"
 TIMES = f"{BASE} --forward 8 --backward 10 --weight 5"

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from synth.pipeline.plan import Solver, plan
-from synth.pipeline.problem import make, place
+from latecomer.synth.pipeline.plan import Solver, plan
+from latecomer.synth.pipeline.problem import make, place
+from latecomer.verify.pipeline import Instance, Link, lowered, write_csv
 from tests.runtime.pipeline.models import batch, loss_fn, model, reference
 from tests.runtime.spawning import spawn, values
-from verify.pipeline import Instance, Link, lowered, write_csv
 
 RANKS = 3
 MICROBATCHES = 6

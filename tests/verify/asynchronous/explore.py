@@ -1,7 +1,7 @@
 """The oracle: every interleaving of a small program, executed with real queues and counters.
 
-It shares nothing with ``verify.asynchronous`` but the dataclasses of a program. States are explored
-one by one; a chunk's value is the sorted tuple of the input chunks in it.
+It shares nothing with ``latecomer.verify.asynchronous`` but the dataclasses of a program. States
+are explored one by one; a chunk's value is the sorted tuple of the input chunks in it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from verify.asynchronous.model import NONE, BlockProgram, Step
+from latecomer.verify.asynchronous.model import NONE, BlockProgram, Step
 
 NOTHING = -(2**40)
 """A counter that nobody has raised: a wait for any value needs a signal."""

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from synth import standard
-from synth.export.msccl_xml import encode
+from latecomer.synth import standard
+from latecomer.synth.export.msccl_xml import encode
 from tests.synth.export.schedules import straggler
 
 Change = Callable[[Element], None]

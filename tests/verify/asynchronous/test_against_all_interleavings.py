@@ -9,9 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.verify.asynchronous.explore import explore
-from verify.asynchronous.check import check
-from verify.asynchronous.model import (
+from latecomer.verify.asynchronous.check import check
+from latecomer.verify.asynchronous.model import (
     Block,
     BlockProgram,
     Buffer,
@@ -19,7 +18,8 @@ from verify.asynchronous.model import (
     Signal,
     Step,
 )
-from verify.core.verdict import Verdict
+from latecomer.verify.core.verdict import Verdict
+from tests.verify.asynchronous.explore import explore
 
 CHUNKS = 3
 HOME = (0, 0, CHUNKS)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from latecomer.verify.asynchronous.msccl import verify_xml
+from latecomer.verify.asynchronous.render import render
 from tests.verify.asynchronous.algorithms import (
     Algorithm,
     algorithm,
@@ -24,8 +26,6 @@ from tests.verify.asynchronous.algorithms import (
     xml,
 )
 from tests.verify.asynchronous.test_msccl import OUT, PLANTED, exchange
-from verify.asynchronous.msccl import verify_xml
-from verify.asynchronous.render import render
 
 PAGE = Path(__file__).with_name("evidence.txt")
 

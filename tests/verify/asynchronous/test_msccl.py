@@ -8,6 +8,14 @@ from typing import Any
 
 import pytest
 
+from latecomer.verify.asynchronous.model import ALL_RANKS, BlockProgram
+from latecomer.verify.asynchronous.msccl import verify_xml
+from latecomer.verify.asynchronous.msccl_program import IN_PLACE, OUT_OF_PLACE, XmlLowering
+from latecomer.verify.asynchronous.msccl_xml import decode
+from latecomer.verify.asynchronous.render import freedom_in_words
+from latecomer.verify.asynchronous.verdict import AsynchronousReport
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import FormatError
 from tests.verify.asynchronous.algorithms import (
     Algorithm,
     algorithm,
@@ -20,14 +28,6 @@ from tests.verify.asynchronous.algorithms import (
     xml,
 )
 from tests.verify.asynchronous.explore import explore
-from verify.asynchronous.model import ALL_RANKS, BlockProgram
-from verify.asynchronous.msccl import verify_xml
-from verify.asynchronous.msccl_program import IN_PLACE, OUT_OF_PLACE, XmlLowering
-from verify.asynchronous.msccl_xml import decode
-from verify.asynchronous.render import freedom_in_words
-from verify.asynchronous.verdict import AsynchronousReport
-from verify.core.verdict import Verdict
-from verify.errors import FormatError
 
 OUT = {"inplace": 0, "outofplace": 1}
 

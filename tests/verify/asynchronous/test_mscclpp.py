@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from bench.corpus.plans import PlanRun
-from synth import standard
-from synth.export.mscclpp import encode
+from latecomer.synth import standard
+from latecomer.synth.export.mscclpp import encode
+from latecomer.verify.asynchronous.mscclpp import verify_plan
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import FormatError
 from tests.synth.export.schedules import families, straggler
-from verify.asynchronous.mscclpp import verify_plan
-from verify.core.verdict import Verdict
-from verify.errors import FormatError
 
 Document = dict[str, Any]
 

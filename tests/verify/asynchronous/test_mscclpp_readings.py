@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from bench.corpus.plans import PlanRun
+from latecomer.verify.asynchronous.mscclpp import verify_plan
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import FormatError
 from tests.verify.asynchronous.test_mscclpp import outcomes, packets
-from verify.asynchronous.mscclpp import verify_plan
-from verify.core.verdict import Verdict
-from verify.errors import FormatError
 
 Document = dict[str, Any]
 

@@ -9,10 +9,10 @@ import pytest
 
 from bench.corpus.confirm import Seen, counterexample
 from bench.corpus.parse import parse
+from latecomer.verify.asynchronous.msccl import verify_xml
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import FormatError
 from tests.verify.asynchronous.planted import Fault, bases, sample
-from verify.asynchronous.msccl import verify_xml
-from verify.core.verdict import Verdict
-from verify.errors import FormatError
 
 KINDS = {
     "dropped dep",

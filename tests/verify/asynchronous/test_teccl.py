@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verify.asynchronous.teccl import verify_flows
-from verify.core.verdict import Verdict
-from verify.errors import FormatError
+from latecomer.verify.asynchronous.teccl import verify_flows
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import FormatError
 
 
 def solution(*flows: str, epochs: int = 9) -> bytes:

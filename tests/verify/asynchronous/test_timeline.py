@@ -2,9 +2,9 @@
 
 import pytest
 
-from verify.errors import FormatError
-from verify.pipeline.check import check
-from verify.pipeline.simu_txt import decode_timeline
+from latecomer.verify.errors import FormatError
+from latecomer.verify.pipeline.check import check
+from latecomer.verify.pipeline.simu_txt import decode_timeline
 
 RIGHT = "0, F, 0, 8\n1, F, 8, 16\n1, B, 16, 26\n0, B, 26, 36\n1, W, 26, 31\n0, W, 36, 41\n"
 

@@ -1,10 +1,10 @@
 """The oracle: a small machine that runs device programs, and every interleaving of it.
 
-It shares no code with ``verify.device``, nor its idea: nothing is said here about what comes before
-what. A put is two steps, the store and the flag; a receive is two, the wait and the take. What lies
-in a slot knows for which epoch, by whom and from which row it was put there. A value is the number
-of an expression tree whose leaves know their rank, chunk and epoch. Flags have few bits, so that
-they wrap around within a few operations.
+It shares no code with ``latecomer.verify.device``, nor its idea: nothing is said here about what
+comes before what. A put is two steps, the store and the flag; a receive is two, the wait and the
+take. What lies in a slot knows for which epoch, by whom and from which row it was put there. A
+value is the number of an expression tree whose leaves know their rank, chunk and epoch. Flags have
+few bits, so that they wrap around within a few operations.
 """
 
 from __future__ import annotations

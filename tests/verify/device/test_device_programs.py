@@ -10,6 +10,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
+from latecomer.verify.asynchronous.order import FlatProgram
+from latecomer.verify.asynchronous.races import race_free as races
+from latecomer.verify.cli import app
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.device.check import check
+from latecomer.verify.device.order import all_heard, one_operation, race_free
+from latecomer.verify.device.program import DeviceProgram, device_program
+from latecomer.verify.device.rows import slots_match
+from latecomer.verify.device.unrolled import unrolled
+from latecomer.verify.errors import ArgumentError
 from tests.verify.builders import broken as broken_document
 from tests.verify.builders import (
     direct,
@@ -22,16 +32,6 @@ from tests.verify.builders import (
 )
 from tests.verify.builders import moves as moves_of
 from tests.verify.device.machine import COPY, PUT, Machine, explore, lowered, wanted
-from verify.asynchronous.order import FlatProgram
-from verify.asynchronous.races import race_free as races
-from verify.cli import app
-from verify.core.verdict import Verdict
-from verify.device.check import check
-from verify.device.order import all_heard, one_operation, race_free
-from verify.device.program import DeviceProgram, device_program
-from verify.device.rows import slots_match
-from verify.device.unrolled import unrolled
-from verify.errors import ArgumentError
 
 PROVED = Verdict.PROVED
 REFUTED = Verdict.REFUTED

@@ -2,10 +2,10 @@
 
 import pytest
 
-from synth import direct, generate, rhd, ring
-from synth.transpose.generate import transpose
-from verify import Schedule
-from verify.loss.examine import examine
+from latecomer.synth import direct, generate, rhd, ring
+from latecomer.synth.transpose.generate import transpose
+from latecomer.verify import Schedule
+from latecomer.verify.loss.examine import examine
 
 SIZES = [(n, incast) for n in (*range(2, 14), 24) for incast in (1, 2, 3, n - 1) if incast < n]
 

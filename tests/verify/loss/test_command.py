@@ -111,7 +111,7 @@ def test_picture(verify, tmp_path: Path, name: str) -> None:
 
 
 def test_picture_of_too_much(verify, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("verify.loss.examine.MOST_LISTED", 10)
+    monkeypatch.setattr("latecomer.verify.loss.examine.MOST_LISTED", 10)
     code, _, err = verify("ring.json", "--loss", "1", "--draw", "it.svg")
     assert (code, "--draw" in err) == (2, True)
     assert not (tmp_path / "it.svg").exists()

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from synth import direct, generate, rhd, ring
-from synth.transpose.generate import transpose
-from verify import Schedule
-from verify.loss.examine import examine
-from verify.loss.report import LossKind
+from latecomer.synth import direct, generate, rhd, ring
+from latecomer.synth.transpose.generate import transpose
+from latecomer.verify import Schedule
+from latecomer.verify.loss.examine import examine
+from latecomer.verify.loss.report import LossKind
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "bench/tables/loss.md").read_text()
@@ -69,7 +69,7 @@ def _tables() -> tuple[list[str], list[str]]:
 
 def test_tables(monkeypatch) -> None:
     # The tables show no single losses; a list of them takes longer than all the rest.
-    monkeypatch.setattr("verify.loss.examine.MOST_LISTED", 0)
+    monkeypatch.setattr("latecomer.verify.loss.examine.MOST_LISTED", 0)
     for rows in _tables():
         table = "\n".join(rows)
         assert table in TEXT, f"bench/tables/loss.md should have\n{table}"

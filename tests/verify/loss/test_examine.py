@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 
+from latecomer.verify import Verdict
+from latecomer.verify.errors import ArgumentError
+from latecomer.verify.loss.examine import examine
+from latecomer.verify.loss.report import Answer, LossReport
 from tests.verify.builders import (
     Document,
     broken,
@@ -18,10 +22,6 @@ from tests.verify.builders import (
 )
 from tests.verify.loss.test_harm import RELAY, RIGHT, odd
 from tests.verify.oracle import Entry, ending, transfers
-from verify import Verdict
-from verify.errors import ArgumentError
-from verify.loss.examine import examine
-from verify.loss.report import Answer, LossReport
 
 LONG_S = 60.0
 

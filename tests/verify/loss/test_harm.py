@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from latecomer.verify.loss.flow import Chunk, chunks_of, flows_of
+from latecomer.verify.loss.harm import Harm, harm_of, harm_of_one
+from latecomer.verify.loss.sets import covers
 from tests.verify.builders import Document, all_right, document, moves, schedule_of
 from tests.verify.mutants import random_schedule
 from tests.verify.oracle import Ending, Entry, ending, transfers
-from verify.loss.flow import Chunk, chunks_of, flows_of
-from verify.loss.harm import Harm, harm_of, harm_of_one
-from verify.loss.sets import covers
 
 RIGHT = all_right()
 textbook = st.sampled_from(sorted(RIGHT)).map(RIGHT.__getitem__)

@@ -9,8 +9,8 @@ import random
 import re
 from typing import Any
 
+from latecomer.verify.pipeline import PipelineReport, PipelineSchedule, check, decode
 from tests.verify.builders import Document
-from verify.pipeline import PipelineReport, PipelineSchedule, check, decode
 
 
 def schedule_of(doc: Document) -> PipelineSchedule:

@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from synth.answer import Basis
-from synth.pipeline import make, plan
-from synth.pipeline.answer import CLOSED_FORM, basis_of
+from latecomer.synth.answer import Basis
+from latecomer.synth.pipeline import make, plan
+from latecomer.synth.pipeline.answer import CLOSED_FORM, basis_of
+from latecomer.verify import Verdict
+from latecomer.verify.errors import FormatError
+from latecomer.verify.kernel import pipeline_differs
+from latecomer.verify.output import EXACT_JSON
+from latecomer.verify.pipeline import Instance
+from latecomer.verify.pipeline.costs import DECIMALS, exact, json_number, told_apart, written
+from latecomer.verify.pipeline.format import decode
+from latecomer.verify.pipeline.render import makespan_in_words
+from latecomer.verify.pipeline.verdict import gap_in_words
 from tests.verify.builders import Document
 from tests.verify.pipeline.documents import document, report_of, schedule_of
-from verify import Verdict
-from verify.errors import FormatError
-from verify.kernel import pipeline_differs
-from verify.output import EXACT_JSON
-from verify.pipeline import Instance
-from verify.pipeline.costs import DECIMALS, exact, json_number, told_apart, written
-from verify.pipeline.format import decode
-from verify.pipeline.render import makespan_in_words
-from verify.pipeline.verdict import gap_in_words
 
 TICK = Fraction(1, 10**DECIMALS)
 LONG = 10**12

@@ -8,6 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
+from latecomer.verify.core.format import kind_of
+from latecomer.verify.core.verdict import Counterexample, Verdict
+from latecomer.verify.errors import FormatError
+from latecomer.verify.pipeline import (
+    Action,
+    PipelineSchedule,
+    check,
+    decode,
+    encode,
+    read,
+    uniform,
+    write,
+)
+from latecomer.verify.pipeline.render import render
 from tests.verify.pipeline import documents
 from tests.verify.pipeline.documents import (
     all_right,
@@ -18,11 +32,6 @@ from tests.verify.pipeline.documents import (
     report_of,
     schedule_of,
 )
-from verify.core.format import kind_of
-from verify.core.verdict import Counterexample, Verdict
-from verify.errors import FormatError
-from verify.pipeline import Action, PipelineSchedule, check, decode, encode, read, uniform, write
-from verify.pipeline.render import render
 
 REFUSED: list[tuple[str, Any, str]] = [  # what is changed, into what, what is said
     ("kind", "pipelines", "$.kind"),

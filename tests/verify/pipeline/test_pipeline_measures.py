@@ -10,15 +10,15 @@ from fractions import Fraction
 
 import pytest
 
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.pipeline import Bar, Measures, check, lowered, timeline
+from latecomer.verify.pipeline.bounds import lower_bound
+from latecomer.verify.pipeline.costs import Costs, exact
+from latecomer.verify.pipeline.picture import LEFT, WIDTH, Sheet, svg, trace
 from tests.verify.builders import Document
 from tests.verify.mutants import pipeline_mutant
 from tests.verify.pipeline.documents import all_right, in_a_random_instance, report_of, schedule_of
 from tests.verify.pipeline.simulation import Buffered, Case
-from verify.core.verdict import Verdict
-from verify.pipeline import Bar, Measures, check, lowered, timeline
-from verify.pipeline.bounds import lower_bound
-from verify.pipeline.costs import Costs, exact
-from verify.pipeline.picture import LEFT, WIDTH, Sheet, svg, trace
 
 
 def _random_right(rng: random.Random) -> Document:

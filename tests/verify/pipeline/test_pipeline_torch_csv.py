@@ -12,10 +12,9 @@ import pytest
 from torch.distributed.pipelining import schedules as pytorch
 from torch.distributed.pipelining.stage import _PipelineStageBase
 
-from tests.verify.pipeline.documents import all_right, csv_of
-from verify.core.verdict import Verdict
-from verify.errors import ArgumentError, FormatError
-from verify.pipeline import (
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import ArgumentError, FormatError
+from latecomer.verify.pipeline import (
     PipelineSchedule,
     check,
     decode_csv,
@@ -25,8 +24,9 @@ from verify.pipeline import (
     uniform,
     write_csv,
 )
-from verify.pipeline.costs import Costs
-from verify.pipeline.schedule import COMPUTE
+from latecomer.verify.pipeline.costs import Costs
+from latecomer.verify.pipeline.schedule import COMPUTE
+from tests.verify.pipeline.documents import all_right, csv_of
 
 MULTI = [
     "ScheduleLoopedBFS",

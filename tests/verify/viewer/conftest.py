@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from latecomer.verify.viewer.command import page_of
 from tests.verify.viewer.browser import browser, window
-from verify.viewer.command import page_of
 
 __all__ = ["browser", "window"]
 

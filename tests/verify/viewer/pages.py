@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from verify import families
-from verify.viewer.command import model_of
+from latecomer.verify import families
+from latecomer.verify.viewer.command import model_of
 
 
 def model_of_text(name: str, text: bytes, part: str | None = None) -> dict[str, Any]:

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from synth import standard
-from synth.export.msccl_xml import encode
+from latecomer.synth import standard
+from latecomer.synth.export.msccl_xml import encode
+from latecomer.verify.asynchronous.msccl import verify_xml
+from latecomer.verify.core.interpreter import run
+from latecomer.verify.core.semantics import Counts
+from latecomer.verify.core.verdict import Verdict
 from tests.verify import builders
 from tests.verify.asynchronous import planted
 from tests.verify.asynchronous.test_mscclpp import packets
 from tests.verify.asynchronous.test_teccl import RING, solution
 from tests.verify.pipeline import documents as pipelines
 from tests.verify.viewer.pages import model_of_document, model_of_text
-from verify.asynchronous.msccl import verify_xml
-from verify.core.interpreter import run
-from verify.core.semantics import Counts
-from verify.core.verdict import Verdict
 
 LEFT = "\ue012"
 RIGHT = "\ue014"

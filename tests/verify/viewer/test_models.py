@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth import standard
-from synth.export.msccl_xml import encode
+from latecomer.synth import standard
+from latecomer.synth.export.msccl_xml import encode
+from latecomer.verify.asynchronous.msccl import verify_xml
+from latecomer.verify.core.verdict import Verdict
+from latecomer.verify.errors import ArgumentError, FormatError
+from latecomer.verify.pipeline.costs import Costs
+from latecomer.verify.pipeline.graph import build
+from latecomer.verify.pipeline.lower import lowered
+from latecomer.verify.viewer.command import page_of
+from latecomer.verify.viewer.pipeline import slacks
 from tests.verify import builders
 from tests.verify.asynchronous import planted
 from tests.verify.asynchronous.test_mscclpp import packets
@@ -18,14 +26,6 @@ from tests.verify.asynchronous.test_teccl import EXCHANGE, RING, solution
 from tests.verify.mutants import mutant
 from tests.verify.pipeline import documents as pipelines
 from tests.verify.viewer.pages import model_of_document, model_of_text
-from verify.asynchronous.msccl import verify_xml
-from verify.core.verdict import Verdict
-from verify.errors import ArgumentError, FormatError
-from verify.pipeline.costs import Costs
-from verify.pipeline.graph import build
-from verify.pipeline.lower import lowered
-from verify.viewer.command import page_of
-from verify.viewer.pipeline import slacks
 
 RIGHT = builders.all_right()
 

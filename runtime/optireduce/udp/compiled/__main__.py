@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.optireduce.udp.compiled.choice import choose
+from latecomer.runtime.optireduce.udp.compiled.choice import choose
 
 if __name__ == "__main__":
     print(choose("auto").how)

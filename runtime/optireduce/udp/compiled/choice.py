@@ -24,10 +24,10 @@ from typing import cast
 
 import numpy as np
 
-from runtime.optireduce.options import Options, When
-from runtime.optireduce.udp.data_path import NUMPY, DataPath
-from runtime.optireduce.udp.endpoint import Endpoint
-from runtime.optireduce.udp.events import (
+from latecomer.runtime.optireduce.options import Options, When
+from latecomer.runtime.optireduce.udp.data_path import NUMPY, DataPath
+from latecomer.runtime.optireduce.udp.endpoint import Endpoint
+from latecomer.runtime.optireduce.udp.events import (
     Burst,
     Control,
     DatagramHeader,
@@ -37,8 +37,8 @@ from runtime.optireduce.udp.events import (
     UbtEvent,
     UbtMessage,
 )
-from runtime.optireduce.udp.placement import Placer
-from verify.errors import ArgumentError
+from latecomer.runtime.optireduce.udp.placement import Placer
+from latecomer.verify.errors import ArgumentError
 
 logger = logging.getLogger("latecomer")
 MACHINES = ("x86_64", "aarch64")  # the latter by its documents only: nobody has tried it
@@ -77,7 +77,7 @@ def _compiled() -> tuple[DataPath | None, str]:
     if not reason:
         began_s = time.monotonic()
         with _alone():
-            from runtime.optireduce.udp.compiled.placement import COMPILED
+            from latecomer.runtime.optireduce.udp.compiled.placement import COMPILED
         took_s = time.monotonic() - began_s
         if not (reason := fault(COMPILED)):
             logger.info("UBT's data path is compiled; loaded in %.1f s", took_s)

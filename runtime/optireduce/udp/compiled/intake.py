@@ -14,8 +14,16 @@ import numpy as np
 from numba import int64, njit, types, uint64, uintp, void
 from numba.extending import intrinsic
 
-from runtime.optireduce.udp.compiled.kernels import copy, number_of
-from runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS, WORDS, U, tags, word
+from latecomer.runtime.optireduce.udp.compiled.kernels import copy, number_of
+from latecomer.runtime.optireduce.udp.compiled.siphash import (
+    BYTES,
+    HOW,
+    LONGS,
+    WORDS,
+    U,
+    tags,
+    word,
+)
 
 # of the wire format; written here, since numba's cache sees changes of this file only
 HEADER = 48

@@ -10,7 +10,7 @@ A buffer is uint8, and a datagram in it a start and a size; words are little-end
 import numpy as np
 from numba import boolean, float32, float64, int64, njit, uint8, uint64, void
 
-from runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS, WORDS, U, tags
+from latecomer.runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS, WORDS, U, tags
 
 # of the wire format; written here, since numba's cache sees changes of this file only
 HEADER = 48

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numba import int32, int64, njit, types, uint8, uint32, uintp, void
 
-from runtime.optireduce.udp.compiled.kernels import head
-from runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS
+from latecomer.runtime.optireduce.udp.compiled.kernels import head
+from latecomer.runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS
 
 HEADER = 48  # of the wire format
 VECTOR = 16  # bytes of a struct iovec

@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.compiled import intake, kernels, siphash
-from runtime.optireduce.udp.compiled.sockets import (
+from latecomer.runtime.optireduce.options import HEADER_BYTES
+from latecomer.runtime.optireduce.udp.compiled import intake, kernels, siphash
+from latecomer.runtime.optireduce.udp.compiled.sockets import (
     DATAGRAMS,
     CompiledReader,
     CompiledSocket,
     Scattered,
     UnwrittenBurst,
 )
-from runtime.optireduce.udp.data_path import DataPath
-from runtime.optireduce.udp.datagram import TAG_AT, Batch, Codec
-from runtime.optireduce.udp.events import (
+from latecomer.runtime.optireduce.udp.data_path import DataPath
+from latecomer.runtime.optireduce.udp.datagram import TAG_AT, Batch, Codec
+from latecomer.runtime.optireduce.udp.events import (
     Burst,
     Bytes,
     DatagramHeader,
@@ -34,7 +34,7 @@ from runtime.optireduce.udp.events import (
     Type,
     UbtEvent,
 )
-from runtime.optireduce.udp.placement import Placer
+from latecomer.runtime.optireduce.udp.placement import Placer
 
 assert (HEADER_BYTES, TAG_AT) == (kernels.HEADER, kernels.TAG_AT)
 assert (HEADER_BYTES, TAG_AT) == (intake.HEADER, intake.TAG_AT)

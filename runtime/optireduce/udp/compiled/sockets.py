@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from runtime.optireduce.options import HEADER_BYTES, Options
-from runtime.optireduce.udp.compiled import kernels, messages
-from runtime.optireduce.udp.events import Burst, Bytes
-from runtime.optireduce.udp.placement import Numbers
-from runtime.optireduce.udp.socket import (
+from latecomer.runtime.optireduce.options import HEADER_BYTES, Options
+from latecomer.runtime.optireduce.udp.compiled import kernels, messages
+from latecomer.runtime.optireduce.udp.events import Burst, Bytes
+from latecomer.runtime.optireduce.udp.placement import Numbers
+from latecomer.runtime.optireduce.udp.socket import (
     MESSAGES,
     STRIDE_BYTES,
     UDP_GRO,

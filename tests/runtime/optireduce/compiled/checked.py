@@ -16,8 +16,8 @@ def target(attack):
     """A function that runs a program on both paths by ``attack``, and compares what came of it."""
     assert "numba" not in sys.modules, "too late: something is compiled without checks already"
     os.environ |= {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": "out/numba-checked"}
-    from runtime.optireduce.udp.compiled.placement import COMPILED
-    from runtime.optireduce.udp.data_path import NUMPY
+    from latecomer.runtime.optireduce.udp.compiled.placement import COMPILED
+    from latecomer.runtime.optireduce.udp.data_path import NUMPY
 
     guards = Guards()
 

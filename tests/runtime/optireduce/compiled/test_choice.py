@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch._C._distributed_c10d import PrefixStore
 
-from runtime.optireduce.engine import OptiReduceEngine
-from runtime.optireduce.options import Options
-from runtime.optireduce.udp.compiled import choice
-from runtime.optireduce.udp.compiled.choice import choose, fault
-from runtime.optireduce.udp.data_path import NUMPY
-from runtime.selftest.audit import Audit
-from runtime.selftest.conformance import Case
+from latecomer.runtime.optireduce.engine import OptiReduceEngine
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.optireduce.udp.compiled import choice
+from latecomer.runtime.optireduce.udp.compiled.choice import choose, fault
+from latecomer.runtime.optireduce.udp.data_path import NUMPY
+from latecomer.runtime.selftest.audit import Audit
+from latecomer.runtime.selftest.conformance import Case
+from latecomer.verify.errors import ArgumentError
 from tests.runtime.spawning import on_ranks, together
-from verify.errors import ArgumentError
 
 SIZE = 3
 WAIT = timedelta(seconds=300)  # against hangs, no claim on speed
@@ -53,7 +53,7 @@ def test_where_it_can_not_be_compiled_numpy_runs_and_says_so_once(
 ):
     pytest.importorskip("numba")
     replacement = value if name == "sys.byteorder" else lambda *_: value
-    monkeypatch.setattr(f"runtime.optireduce.udp.compiled.choice.{name}", replacement)
+    monkeypatch.setattr(f"latecomer.runtime.optireduce.udp.compiled.choice.{name}", replacement)
     with caplog.at_level(logging.WARNING, "latecomer"):
         paths = [choose("auto"), choose("auto")]
     assert len(caplog.records) == 1
@@ -66,7 +66,7 @@ def test_where_it_can_not_be_compiled_numpy_runs_and_says_so_once(
 
 def test_what_reads_or_writes_wrongly_is_not_used(monkeypatch):
     pytest.importorskip("numba")
-    from runtime.optireduce.udp.compiled import placement, sockets
+    from latecomer.runtime.optireduce.udp.compiled import placement, sockets
 
     class Shifted(sockets.CompiledReader):
         """As if the structures were laid out otherwise."""

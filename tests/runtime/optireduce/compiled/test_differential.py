@@ -16,12 +16,18 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba", reason="the extra fast is not installed")
 
-from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.compiled.placement import COMPILED
-from runtime.optireduce.udp.compiled.sockets import Scattered, UnwrittenBurst
-from runtime.optireduce.udp.data_path import NUMPY
-from runtime.optireduce.udp.datagram import LAST, MAGIC, PACKED, VERSION
-from runtime.optireduce.udp.events import Burst, Control, DatagramHeader, ExpectedShard, Type
+from latecomer.runtime.optireduce.options import HEADER_BYTES
+from latecomer.runtime.optireduce.udp.compiled.placement import COMPILED
+from latecomer.runtime.optireduce.udp.compiled.sockets import Scattered, UnwrittenBurst
+from latecomer.runtime.optireduce.udp.data_path import NUMPY
+from latecomer.runtime.optireduce.udp.datagram import LAST, MAGIC, PACKED, VERSION
+from latecomer.runtime.optireduce.udp.events import (
+    Burst,
+    Control,
+    DatagramHeader,
+    ExpectedShard,
+    Type,
+)
 from tests.fuzz.datagrams import GENUINE, KEY, OPEN, OPTIONS, Program, attack, changed, forged
 from tests.runtime.optireduce import simulation
 from tests.runtime.optireduce.compiled.guards import Guards

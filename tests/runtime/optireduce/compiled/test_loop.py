@@ -7,10 +7,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from runtime.optireduce.options import Options
-from runtime.optireduce.udp.compiled.choice import choose
-from runtime.optireduce.udp.endpoint import Endpoint
-from runtime.optireduce.udp.loop import UdpLoop
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.optireduce.udp.compiled.choice import choose
+from latecomer.runtime.optireduce.udp.endpoint import Endpoint
+from latecomer.runtime.optireduce.udp.loop import UdpLoop
 
 
 @pytest.mark.parametrize("when", ["off", "auto"])

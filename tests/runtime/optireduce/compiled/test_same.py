@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("numba", reason="the extra fast is not installed")
 
-from runtime.optireduce.udp.compiled.placement import COMPILED
-from runtime.optireduce.udp.compiled.sockets import CompiledReader
+from latecomer.runtime.optireduce.udp.compiled.placement import COMPILED
+from latecomer.runtime.optireduce.udp.compiled.sockets import CompiledReader
 from tests.fuzz.test_datagrams import (
     test_nothing_that_arrives_breaks_a_node,
     test_nothing_that_arrives_breaks_a_node_at_length,

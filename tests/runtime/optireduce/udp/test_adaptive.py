@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from runtime.optireduce.options import Options
-from runtime.optireduce.udp import adaptive
-from runtime.optireduce.udp.adaptive import PERIOD, CompletionEstimator, Incast, Pacer
-from runtime.optireduce.udp.reassembly import End
-from verify.errors import ArgumentError
+from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.optireduce.udp import adaptive
+from latecomer.runtime.optireduce.udp.adaptive import PERIOD, CompletionEstimator, Incast, Pacer
+from latecomer.runtime.optireduce.udp.reassembly import End
+from latecomer.verify.errors import ArgumentError
 
 LEAST = {"window_step_bytes": 0}
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.datagram import LAST, Codec
-from runtime.optireduce.udp.events import (
+from latecomer.runtime.optireduce.options import HEADER_BYTES
+from latecomer.runtime.optireduce.udp.datagram import LAST, Codec
+from latecomer.runtime.optireduce.udp.events import (
     Burst,
     Control,
     DatagramHeader,

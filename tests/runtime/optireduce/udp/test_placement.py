@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from runtime.optireduce.udp import placement
-from runtime.optireduce.udp.datagram import Batch
-from runtime.optireduce.udp.events import Type
-from runtime.optireduce.udp.placement import EarlyBuffer
+from latecomer.runtime.optireduce.udp import placement
+from latecomer.runtime.optireduce.udp.datagram import Batch
+from latecomer.runtime.optireduce.udp.events import Type
+from latecomer.runtime.optireduce.udp.placement import EarlyBuffer
 
 WRAP = 2**64
 

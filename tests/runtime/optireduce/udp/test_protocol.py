@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.events import operation_id
-from runtime.optireduce.udp.reassembly import End
+from latecomer.runtime.optireduce.options import HEADER_BYTES
+from latecomer.runtime.optireduce.udp.events import operation_id
+from latecomer.runtime.optireduce.udp.reassembly import End
 from tests.runtime.optireduce.simulation import Host, options, simulate
 
 SLACK_S = 1e-3

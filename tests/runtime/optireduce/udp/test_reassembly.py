@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from runtime.optireduce.udp.datagram import LAST, Batch
-from runtime.optireduce.udp.events import ExpectedShard, Type
-from runtime.optireduce.udp.placement import Placer
-from runtime.optireduce.udp.reassembly import End, StageReceiver
+from latecomer.runtime.optireduce.udp.datagram import LAST, Batch
+from latecomer.runtime.optireduce.udp.events import ExpectedShard, Type
+from latecomer.runtime.optireduce.udp.placement import Placer
+from latecomer.runtime.optireduce.udp.reassembly import End, StageReceiver
 
 PAYLOAD = 8
 OPERATION = 0

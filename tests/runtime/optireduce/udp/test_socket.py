@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.optireduce.udp.socket import MESSAGES, UDP_GRO, UDP_SEGMENT, BatchReader
+from latecomer.runtime.optireduce.udp.socket import MESSAGES, UDP_GRO, UDP_SEGMENT, BatchReader
 
 TIMEOUT_S = 10.0  # against hangs
 

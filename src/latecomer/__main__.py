@@ -1,0 +1,5 @@
+"""``python -m latecomer`` is the console command ``latecomer``."""
+
+from latecomer.command import main
+
+main()
