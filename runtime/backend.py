@@ -33,6 +33,7 @@ from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.options import Chosen
 from latecomer.runtime.process_group.collectives import Collectives
 from latecomer.runtime.process_group.forwarding import BACKEND, ForwardingGroup
+from latecomer.runtime.telemetry.session import watch_by_environment
 from latecomer.runtime.torch_versions import Store, allow_monitored_barrier
 from latecomer.verify.errors import ArgumentError
 
@@ -56,7 +57,7 @@ class ModeCollectives(Collectives):
 
     def start(self, device: torch.device, group: StoreExchange) -> AllReduceDispatcher:
         """A dispatcher (collective)."""
-        return AllReduceDispatcher(
+        dispatcher = AllReduceDispatcher(
             group.store,
             group.rank,
             group.world_size,
@@ -66,6 +67,8 @@ class ModeCollectives(Collectives):
             timeout_s=group.timeout_s,
             native_waits=self.waits,
         )
+        watch_by_environment(dispatcher.source)
+        return dispatcher
 
     def _profile(self) -> Profile | None:
         """The job's profile, which counts for a group of some of its ranks, too.
@@ -127,7 +130,7 @@ class OptiReduceCollectives(Collectives):
 
     def start(self, device: torch.device, group: StoreExchange) -> OptiReduceEngine:
         """An engine (collective)."""
-        return OptiReduceEngine(
+        engine = OptiReduceEngine(
             group.store,
             group.rank,
             group.world_size,
@@ -135,6 +138,8 @@ class OptiReduceCollectives(Collectives):
             timeout_s=group.timeout_s,
             native_waits=self.waits,
         )
+        watch_by_environment(engine.source)
+        return engine
 
 
 class LatecomerGroup(ForwardingGroup):

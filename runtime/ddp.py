@@ -34,6 +34,7 @@ from latecomer.runtime.policy.alone import GroupOfOne
 from latecomer.runtime.policy.cost_model import Profile
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.options import OFF, Chosen, Mode
+from latecomer.runtime.telemetry.session import watch_by_environment
 from latecomer.runtime.torch_versions import GradBucket, PrefixStore, Store, hooks_of, store_of
 from latecomer.runtime.work import AllReduceWork, Observer
 from latecomer.verify.errors import ArgumentError
@@ -256,6 +257,7 @@ def attach(
     if algorithm == "optireduce":
         store, rank, size = _store_rank_size(model.process_group)
         engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=timeout_s)
+        watch_by_environment(engine.source)
         attachment = optireduce.Attachment(engine, model, optimizer)
     else:
         chosen = choose(schedule, mode, **of_mode)
@@ -305,7 +307,7 @@ def _attachment(
         store, rank, size = _store_rank_size(process_group)
         if size == 1:
             return GroupOfOne(store, options=options, device=device, timeout_s=timeout_s)
-        return AllReduceDispatcher(
+        dispatcher = AllReduceDispatcher(
             store,
             rank,
             size,
@@ -314,6 +316,8 @@ def _attachment(
             device=device,
             timeout_s=timeout_s,
         )
+        watch_by_environment(dispatcher.source)
+        return dispatcher
 
     group = StoreExchange(*_store_rank_size(process_group), timeout_s)
     if isinstance(chosen, Chosen):

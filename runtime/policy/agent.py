@@ -25,7 +25,7 @@ from latecomer.runtime.policy.epochs import EpochCommit
 from latecomer.runtime.policy.head import Head
 from latecomer.runtime.policy.messages import NATIVE, Arrive, Decide, Decision, PolicyMessage
 from latecomer.runtime.policy.options import DETERMINISTIC, PolicyInputs
-from latecomer.runtime.policy.rules import RULES, next_epoch, predicted, small, static
+from latecomer.runtime.policy.rules import RULES, next_epoch, predicted, static, useless
 
 SWITCHED_OFF = Decision(NATIVE, (), "switched off")
 KEPT_SIZES = 256  # of buffers, for which what needs no message is decided once
@@ -187,7 +187,7 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
                 if epoch.quiet:
                     decision = QUIET
                 elif self.inputs.options.mode == "predict":
-                    decision = predicted(nbytes, epoch, self.inputs)
+                    decision = predicted(operation, nbytes, epoch, self.inputs)
                     if epoch.coordinator == self.rank:
                         self._coordinator.decided_elsewhere(operation, arrival.buffer, decision)
 
@@ -215,7 +215,7 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
             return static(nbytes, self.inputs)
         if mode not in RULES:
             return None
-        reason = small(nbytes, self.inputs)
+        reason = useless(nbytes, self.inputs)
         return Decision(NATIVE, (), reason) if reason else None
 
     def _collect(self, part: Clock | EpochCommit | Coordinator | Head, now_s: float) -> None:

@@ -3,8 +3,9 @@
 An operation that began without a late rank took c seconds from the last arrival to the last result.
 Natively it would have taken N: nothing can be done before the last rank is there, whoever that is.
 N is what operations of the same size took that ran natively while the job was watched. In a mode
-some always do (the first ones, and those in which nobody was late), and with
-``attachment.mode = "off"`` as many as one likes. So
+some always do: the first ones, those in which nobody was late, and a few on purpose, to compare
+(``latecomer.runtime.policy.rules.is_to_compare``). With ``attachment.mode = "off"`` as many do as
+one likes. So
 
     saved = N - c, summed up; N is their median, and what lies between their quartiles may be true
 

@@ -78,12 +78,21 @@ class OperationRecorder:
         self.knows_steps = False  # somebody says where steps end
         self.step_ends: deque[int] = deque(maxlen=KEPT)  # operations before each, from the first on
         self._program_says = False  # the program itself says so, which counts more than the hook
+        self.end_of_watch_by_environment: Callable[[], None] | None = None  # while there is one
         LIVE.append(self)
 
     def close(self) -> None:
         """It is no longer there to be watched."""
+        self.end_watch_by_environment()
         if self in LIVE:
             LIVE.remove(self)
+
+    def end_watch_by_environment(self) -> None:
+        """End the watch that no program has asked for, if there is one."""
+        end = self.end_of_watch_by_environment
+        self.end_of_watch_by_environment = None
+        if end is not None:
+            end()
 
     def record(
         self,

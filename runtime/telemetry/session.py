@@ -9,7 +9,8 @@ remember of the operations meanwhile; nothing is sent for it before, but for pin
 clocks. Every rank gets the whole.
 
 While the block runs, each rank by itself can write what happens to files, count it for Prometheus,
-and tell it to a callback (:mod:`latecomer.runtime.telemetry.live`).
+and tell it to a callback (:mod:`latecomer.runtime.telemetry.live`). Files and Prometheus can be had
+without a block, too: :func:`watch_by_environment`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+import torch.distributed as dist
 
 from latecomer.runtime.telemetry import export
 from latecomer.runtime.telemetry.files import Line, encode
@@ -47,6 +49,7 @@ DIRECTORY = "LATECOMER_WATCH"
 FILE_BYTES = 16 * 2**20
 FEWEST_BYTES = 4096  # of a file: its first line, and some more
 FILES = 8
+WAIT_S = 30.0  # for what the other ranks have to tell
 logger = logging.getLogger("latecomer")
 _watches = itertools.count()  # all ranks count alike
 
@@ -92,9 +95,8 @@ class Watch:
             logger.warning(NOTHING)
             return self
 
-        self._recorder.begin(self._rounds)
-        self._origin = self._own_origin(self._recorder)
-        self._begin_telling(self._recorder, self._origin)
+        self._recorder.end_watch_by_environment()
+        self._begin(self._recorder, f"watch/{self._number}/name")
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -142,14 +144,28 @@ class Watch:
         """Write a trace for Perfetto or chrome://tracing; ``operations`` count from the block's."""
         export.write_trace(self.ranks, path, operations)
 
-    def _own_origin(self, recorder: OperationRecorder) -> Origin:
+    def begin_by_environment(self, recorder: OperationRecorder) -> None:
+        """Begin without a block; it ends when the recorder is closed, or watched by a program.
+
+        Nothing is sent to other ranks at its end, so it may end at any time.
+        """
+        self._recorder = recorder
+        self._begin(recorder, "watch/by environment/name")
+        recorder.end_of_watch_by_environment = lambda: self._end_telling(None)
+
+    def _begin(self, recorder: OperationRecorder, key_of_name: str) -> None:
+        recorder.begin(self._rounds)
+        self._origin = self._own_origin(recorder, key_of_name)
+        self._begin_telling(recorder, self._origin)
+
+    def _own_origin(self, recorder: OperationRecorder, key_of_name: str) -> Origin:
         """Where this rank is; with files, under a name of the watch that all ranks agree on."""
         group = recorder.group
         name = new_watch()
         if self._outlets.directory is not None:
             try:
                 within = replace(group, timeout_s=self._wait_s)
-                name = within.first(f"watch/{self._number}/name", name)
+                name = within.first(key_of_name, name)
             except RankFailure as failure:  # its files tell their story, though apart
                 logger.warning("rank %d: watch: %s", group.rank, failure)
         offset_s = recorder.alignment().offset_s
@@ -191,6 +207,29 @@ class Watch:
             self._stop_serving()
 
 
+def watch_by_environment(recorder: OperationRecorder) -> None:
+    """Watch from the first operation on, where the environment asks for files or Prometheus.
+
+    So a script needs no line for it. A watch of the program's own takes its place. It is of one
+    group of the job, and of one that has all its ranks: the files of a directory are named by rank.
+
+    Raises:
+        ArgumentError: LATECOMER_PROMETHEUS is no address.
+    """
+    outlets = Outlets(directory=_directory(None), prometheus=address(None, None))
+    is_asked = outlets.directory is not None or outlets.prometheus is not None
+    has_one = any(each.end_of_watch_by_environment is not None for each in LIVE)
+    is_whole_job = not dist.is_initialized() or recorder.group.world_size == dist.get_world_size()
+    if is_asked and is_whole_job and not has_one:
+        Watch(None, range(0), WAIT_S, outlets).begin_by_environment(recorder)
+
+
+def _directory(chosen: str | os.PathLike[str] | None) -> Path | None:
+    """Where files go: as an argument says, else the environment; None: nowhere."""
+    place = chosen or os.environ.get(DIRECTORY, "")
+    return Path(place) if place else None
+
+
 def _only_one() -> OperationRecorder | None:
     """What there is to watch, if there is something; ArgumentError if it is not clear what."""
     if len(LIVE) > 1:
@@ -202,7 +241,7 @@ def watch(
     of: Watchable | None = None,
     *,
     rounds: range = range(0),
-    wait_s: float = 30.0,
+    wait_s: float = WAIT_S,
     directory: str | os.PathLike[str] | None = None,
     file_bytes: int = FILE_BYTES,
     files: int = FILES,
@@ -262,9 +301,8 @@ def watch(
         raise ArgumentError(
             "files", files, "must be at least 2, the one that is written among them"
         )
-    place = directory or os.environ.get(DIRECTORY, "")
     outlets = Outlets(
-        directory=Path(place) if place else None,
+        directory=_directory(directory),
         file_bytes=file_bytes,
         files=files,
         prometheus=address(prometheus_port, prometheus_address),

@@ -175,7 +175,11 @@ def _headline(ranks: list[int], operations: int, summaries: Sequence[Summary]) -
     text = f"{text}: rank {worst} kept the others waiting most, {wasted_s[worst]:.2f} s in all"
     if any(summary.gain.compared for summary in summaries):
         saved_s = sum(summary.gain.saved_s for summary in summaries)
-        text += f"; {'saved' if saved_s >= 0 else 'lost'} {abs(saved_s):.2f} s"
+        return f"{text}; {'saved' if saved_s >= 0 else 'lost'} {abs(saved_s):.2f} s"
+
+    reasons = [summary.gain.usual_reason for summary in summaries if summary.gain.usual_reason]
+    if reasons:
+        return f"{text}; saved nothing: all ran natively, mostly because: {reasons[0]}"
     return text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -92,12 +93,57 @@ def _inputs(rows=(), mode="auto", **options):
     return policy_inputs
 
 
-def _arrived(*ranks):
+def _arrived(*ranks, operation=0):
     """The state of an operation to which these of eight ranks have come."""
-    state = rules.OperationState(0, (LARGE, "float32"), range(8))
+    state = rules.OperationState(operation, (LARGE, "float32"), range(8))
     for rank in ranks:
-        state.enter(Arrival(0, state.buffer, bytearray(8), {}), rank, 0.0)
+        state.enter(Arrival(operation, state.buffer, bytearray(8), {}), rank, 0.0)
     return state
+
+
+TO_COMPARE = next(number for number in range(1000) if rules.is_to_compare(number))
+
+
+@pytest.mark.parametrize("mode", ["eager", "auto"])
+def test_an_operation_to_compare_waits_for_all_ranks(mode):
+    rule = rules.RULES[mode]
+    late = [[0.0] * 7 + [0.5]] * 10
+    one_missing = range(7)
+    policy_inputs = _inputs(late, mode)
+
+    before = _arrived(*one_missing, operation=TO_COMPARE - 1)
+    assert rule(9.0, before, policy_inputs).late == (7,)
+
+    missing = _arrived(*one_missing, operation=TO_COMPARE)
+    assert rule(9.0, missing, policy_inputs) == rules.Later(math.inf)
+    there = rule(9.0, _arrived(*range(8), operation=TO_COMPARE), policy_inputs)
+    assert (there.candidate, there.late, there.reason) == (NATIVE, (), rules.TO_COMPARE)
+
+
+def test_an_operation_to_compare_runs_natively_by_prediction_too():
+    late = Epoch(3, 0, 0, (2,), 0.3, "why")
+    compared = rules.predicted(TO_COMPARE, LARGE, late, _inputs())
+    assert (compared.candidate, compared.late, compared.reason) == (NATIVE, (), rules.TO_COMPARE)
+
+    nobody = rules.predicted(TO_COMPARE, LARGE, Epoch(0, 0, 0, reason="why"), _inputs())
+    assert nobody.reason == "why"
+
+
+@given(buckets=st.integers(1, 20), first=st.integers(0, 10**6))
+def test_each_bucket_of_a_step_is_compared_as_often(buckets, first):
+    steps = 30 * rules.COMPARED
+    for bucket in range(buckets):
+        numbers = range(first + bucket, first + bucket + steps * buckets, buckets)
+        assert 5 <= sum(map(rules.is_to_compare, numbers)) <= 70  # 30 on average
+
+
+def test_why_nothing_can_be_gained_has_figures():
+    assert rules.useless(LARGE, _inputs()) == ""
+    reason = rules.useless(8, _inputs())
+    figures = re.findall(r"[\d.e-]+(?= ms)", reason)
+    natively_ms, best_ms = map(float, figures)
+    assert best_ms >= (1 - LEAST_GAIN) * natively_ms
+    assert natively_ms == pytest.approx(1e3 * _inputs().native_s(8, corrected=False), rel=0.01)
 
 
 @pytest.mark.parametrize("mode", ["eager", "auto"])
@@ -181,9 +227,9 @@ def test_a_forecast_needs_a_habit():
 
 def test_predicted_and_static_depend_on_the_size():
     epoch = Epoch(3, 0, 0, (2,), 0.3, "why")
-    assert rules.predicted(LARGE, epoch, _inputs()).late == (2,)
-    assert rules.predicted(8, epoch, _inputs()).candidate == NATIVE
-    assert rules.predicted(LARGE, Epoch(0, 0, 0), _inputs()).candidate == NATIVE
+    assert rules.predicted(0, LARGE, epoch, _inputs()).late == (2,)
+    assert rules.predicted(0, 8, epoch, _inputs()).candidate == NATIVE
+    assert rules.predicted(0, LARGE, Epoch(0, 0, 0), _inputs()).candidate == NATIVE
 
     large = rules.static(100 * LARGE, _inputs(mode="static", late=(2,)))
     assert large.candidate == 1  # m = 4
