@@ -93,9 +93,11 @@ def configure(
     Examples:
         On every rank of ``torchrun``, here with two of them:
 
-        >>> import runtime, synth, torch, torch.distributed as dist
-        >>> verified = runtime.configure(synth.generate(2), late=0)  # or a file, or mode="auto"
-        >>> dist.init_process_group(runtime.BACKEND)
+        >>> import torch, torch.distributed as dist
+        >>> import latecomer
+        >>> from latecomer import synth
+        >>> verified = latecomer.configure(synth.generate(2), late=0)  # or a file, or mode="auto"
+        >>> dist.init_process_group("latecomer")
         >>> dist.all_reduce(tensor := torch.ones(3))
         >>> tensor, dist.group.WORLD.paths  # a LatecomerGroup counts what went how
         (tensor([2., 2., 2.]), Counter({'schedule': 1}))

@@ -21,8 +21,8 @@ def profile(
 
     \b
     Examples:
-      torchrun --nproc-per-node 4 -m runtime profile
-      torchrun --nnodes 8 --nproc-per-node 1 ... -m runtime profile -o profile.json
+      torchrun --nproc-per-node 4 -m latecomer profile
+      torchrun --nnodes 8 --nproc-per-node 1 ... -m latecomer profile -o profile.json
     """
     from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
     from latecomer.runtime.policy.profile import run as measure

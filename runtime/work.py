@@ -242,12 +242,12 @@ class Observer:
     this rank, which is how tests inject faults at a named place.
 
     Examples:
-        >>> from latecomer import runtime
-        >>> class Failures(runtime.Observer):
+        >>> from latecomer import Observer
+        >>> class Failures(Observer):
         ...     def done(self, operation):
         ...         if operation.error is not None:
         ...             print(operation.description, operation.error)
-        >>> observer = Failures()  # for ddp.attach or runtime.Executor
+        >>> observer = Failures()  # for ddp.attach or Executor
     """
 
     def step_begins(self, operation: int, phase: str, round: int) -> None:

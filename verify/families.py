@@ -3,7 +3,7 @@
 ``read`` and ``parse`` give what is in a file, ``check`` says what is right or wrong about it.
 
 Examples:
-    >>> import synth, verify
+    >>> from latecomer import synth, verify
     >>> from latecomer.verify import families
     >>> verify.write(synth.ring(4), "ring.json")
     >>> parsed = families.read("ring.json")  # a Parsed

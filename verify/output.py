@@ -69,7 +69,7 @@ def write(schedule: Schedule, path: str | os.PathLike[str]) -> None:
         ArgumentError: the path can't be written.
 
     Examples:
-        >>> import synth, verify
+        >>> from latecomer import synth, verify
         >>> verify.write(synth.ring(4), "ring.json.gz")
         >>> verify.read("ring.json.gz").rounds
         6

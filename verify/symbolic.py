@@ -63,7 +63,7 @@ def all_sums(schedule: Schedule, timeout_s: float) -> Result:
         timeout_s: what is not decided by then is unknown, never refuted.
 
     Examples:
-        >>> import synth, verify
+        >>> from latecomer import synth, verify
         >>> from latecomer.verify.symbolic import all_sums
         >>> more = {"symbolic_sum": lambda schedule: all_sums(schedule, timeout_s=60)}
         >>> verify.check(synth.generate(4), more).results["symbolic_sum"].verdict

@@ -56,12 +56,13 @@ class Executor:
     Examples:
         Two ranks in one process; in training each is its own process, and the store a ``TCPStore``:
 
-        >>> import runtime, synth, torch
+        >>> import torch
+        >>> from latecomer import Executor, load, synth
         >>> from concurrent.futures import ThreadPoolExecutor
         >>> from torch.distributed import HashStore
-        >>> verified, store = runtime.load(synth.generate(2)), HashStore()
+        >>> verified, store = load(synth.generate(2)), HashStore()
         >>> def run(rank):
-        ...     executor = runtime.Executor(verified, store, rank, 2, timeout_s=60)
+        ...     executor = Executor(verified, store, rank, 2, timeout_s=60)
         ...     total = executor.submit(torch.full((3,), rank + 1.0))  # an Operation
         ...     try:
         ...         return total.wait()

@@ -165,8 +165,8 @@ def load(source: str | os.PathLike[str] | Schedule | Verified) -> Verified:
         ScheduleRefused: a property is refuted or undecided; the message holds the report.
 
     Examples:
-        >>> import runtime, synth
-        >>> verified = runtime.load(synth.generate(4))  # a Verified
+        >>> from latecomer import load, synth
+        >>> verified = load(synth.generate(4))  # a Verified
         >>> verified.late, verified.for_late(1).late
         ((3,), (1,))
     """

@@ -281,11 +281,12 @@ def watch(
     Examples:
         On every rank of ``torchrun``, here with two of them:
 
-        >>> import runtime, torch, torch.distributed as dist
+        >>> import torch, torch.distributed as dist
+        >>> from latecomer import ddp, watch
         >>> dist.init_process_group("gloo")
         >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-        >>> attachment = runtime.ddp.attach(model, mode="auto")
-        >>> with runtime.watch(attachment.reducer) as watched:  # of an AllReduceDispatcher: a Watch
+        >>> attachment = ddp.attach(model, mode="auto")
+        >>> with watch(attachment.reducer) as watched:  # of an AllReduceDispatcher: a Watch
         ...     for step in range(3):
         ...         model(torch.ones(2, 4)).sum().backward()
         >>> summary = watched.summary()  # a Summary, of a Line per rank; print it

@@ -60,7 +60,7 @@ def encode(schedule: Schedule, protocol: Protocol = "Simple", name: str = "latec
 
     Examples:
         >>> from pathlib import Path
-        >>> import synth, verify
+        >>> from latecomer import synth, verify
         >>> from latecomer.synth.export import msccl_xml
         >>> from latecomer.verify.asynchronous.msccl import verify_xml
         >>> text = msccl_xml.encode(synth.generate(8, chunks=8), protocol="LL")

@@ -44,7 +44,7 @@ def encode(schedule: Schedule, name: str = "latecomer") -> bytes:
 
     Examples:
         >>> from pathlib import Path
-        >>> import synth, verify
+        >>> from latecomer import synth, verify
         >>> from latecomer.synth.export import mscclpp
         >>> from latecomer.verify.asynchronous.mscclpp import verify_plan
         >>> text = mscclpp.encode(synth.generate(8, chunks=8))

@@ -97,7 +97,7 @@ def generate(
     more.
 
     Examples:
-        >>> import synth, verify
+        >>> from latecomer import synth, verify
         >>> schedule = synth.generate(8, late=3)
         >>> for phase in schedule.phases:
         ...     print(f"{phase.name}: {len(phase.rounds)} rounds without {phase.absent}")

@@ -16,7 +16,8 @@ NAMES = sorted({name for _, _, cell in ROWS for name in re.findall(r"`([^`]+)`",
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_glossary_names_is_there(name):
-    pkgutil.resolve_name(name)
+    ours = name.split(".")[0] in ("verify", "synth", "runtime")
+    pkgutil.resolve_name(f"latecomer.{name}" if ours else name)
 
 
 def test_every_word_has_a_meaning_and_a_name():

@@ -67,8 +67,8 @@ def test_one_rank_refuses_a_schedule_and_says_why(rank, size, store):
 def test_a_script_runs_unchanged_without_torchrun(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
-        "import torch, torch.distributed as dist, runtime\n"
-        "from runtime import ddp\n"
+        "import torch, torch.distributed as dist\n"
+        "from latecomer import ddp\n"
         "store = dist.HashStore()\n"
         "dist.init_process_group('gloo', store=store, rank=0, world_size=1)\n"
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))\n"

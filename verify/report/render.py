@@ -28,7 +28,7 @@ def render(name: str, schedule: Schedule, report: Report) -> str:
         schedule: what was checked; ``report``: what was found.
 
     Examples:
-        >>> import synth, verify
+        >>> from latecomer import synth, verify
         >>> from latecomer.verify.report.render import render
         >>> ring = synth.ring(4)
         >>> print(render("ring.json", ring, verify.check(ring)))

@@ -42,7 +42,7 @@ def model_of(
         ArgumentError: more than a page can show, or no such part.
 
     Examples:
-        >>> import synth, verify
+        >>> from latecomer import synth, verify
         >>> from latecomer.verify.viewer.command import model_of
         >>> large = synth.ring(64)
         >>> model = model_of("ring", b"", large, verify.check(large), part="16-31")
@@ -67,7 +67,7 @@ def page_of(model: dict[str, Any]) -> str:
     """The page of a model: the text of an HTML file that needs nothing else.
 
     Examples:
-        >>> import synth, verify
+        >>> from latecomer import synth, verify
         >>> from latecomer.verify.viewer.command import model_of, page_of
         >>> ring = synth.ring(4)
         >>> model = model_of("ring", verify.encode(ring), ring, verify.check(ring))

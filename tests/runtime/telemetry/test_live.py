@@ -208,7 +208,7 @@ from latecomer import runtime
 from tests.runtime.telemetry.ranks import MadeUpRank
 
 rank = MadeUpRank()
-with latecomer.watch(directory=sys.argv[1]):
+with runtime.watch(directory=sys.argv[1]):
     while True:
         rank.reduce()
         time.sleep(0.001)

@@ -102,7 +102,7 @@ from latecomer import runtime
 from tests.runtime.telemetry.ranks import MadeUpRank
 
 rank = MadeUpRank()
-watched = latecomer.watch(directory=sys.argv[1])
+watched = runtime.watch(directory=sys.argv[1])
 watched.__enter__()
 for _ in range(3):
     rank.reduce()
