@@ -40,7 +40,7 @@ def masked(text: str) -> tuple[list[str], dict[str, int]]:
     ranks = list[str]()
     for line in text.splitlines():
         plain = " ".join(VARIES.sub("#", line.strip()).split())
-        plain = re.sub("; (saved|lost) # s$", "", plain)  # in a page's headline, if it is known
+        plain = re.sub("; (saved|lost) (# s|nothing: .*)$", "", plain)  # in a page's headline
         if counted := COUNTS.fullmatch(plain):
             sums[counted[2]] = sums.get(counted[2], 0) + int(counted[1])
         elif GAIN.match(plain):
