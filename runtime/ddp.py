@@ -306,18 +306,21 @@ def _attachment(
     def make_reducer(options: modes.Options, profile: Profile | None) -> Reducer:
         store, rank, size = _store_rank_size(process_group)
         if size == 1:
-            return GroupOfOne(store, options=options, device=device, timeout_s=timeout_s)
-        dispatcher = AllReduceDispatcher(
-            store,
-            rank,
-            size,
-            options=options,
-            profile=profile,
-            device=device,
-            timeout_s=timeout_s,
-        )
-        watch_by_environment(dispatcher.source)
-        return dispatcher
+            reducer: Reducer = GroupOfOne(
+                store, options=options, device=device, timeout_s=timeout_s
+            )
+        else:
+            reducer = AllReduceDispatcher(
+                store,
+                rank,
+                size,
+                options=options,
+                profile=profile,
+                device=device,
+                timeout_s=timeout_s,
+            )
+        watch_by_environment(reducer.source)
+        return reducer
 
     group = StoreExchange(*_store_rank_size(process_group), timeout_s)
     if isinstance(chosen, Chosen):

@@ -75,7 +75,7 @@ def test_what_is_built_is_whole_and_small(built):
 
 def test_it_installs_from_a_git_url(tmp_path):
     """The parts of latecomer are links in git, too."""
-    url = f"latecomer @ git+file://{ROOT}"
+    url = f"git+file://{ROOT}"
     here = ("--no-build-isolation", "--no-deps", "--target", str(tmp_path / "there"))
     installed = execute(sys.executable, "-m", "pip", "install", "-q", *here, url)
     assert installed.returncode == 0, installed.stderr

@@ -15,9 +15,11 @@ from latecomer import runtime
 from latecomer.runtime.optireduce.options import Options as OptiReduceOptions
 from latecomer.runtime.policy.options import Options
 from latecomer.runtime.telemetry.follower import Follower
-from tests.runtime.jobs import dispatcher
+from latecomer.runtime.telemetry.session import watch_by_environment
+from latecomer.verify.errors import ArgumentError
+from tests.runtime.jobs import dispatcher, start
 from tests.runtime.spawning import on_ranks, python, together
-from tests.runtime.telemetry.ranks import lines_of
+from tests.runtime.telemetry.ranks import MadeUpRank, lines_of
 
 PATIENCE_S = 120.0  # against hangs
 VICTIM = 1
@@ -116,3 +118,82 @@ def test_a_program_that_ends_within_the_block_has_told_all(tmp_path, end, code):
     assert result.returncode == code, result.stderr
     (rank,) = _followed(tmp_path).last_ranks(100)
     assert len(rank.records) == 3
+
+
+def _train(model, steps):
+    for _ in range(steps):
+        model(torch.ones(2, 64)).sum().backward()
+
+
+def _operations(directory, rank):
+    return sum("operation" in line for line in lines_of(directory, rank))
+
+
+@on_ranks(2, timeout_s=60)
+def test_the_environment_has_a_job_watched_from_attach_to_close(
+    rank, size, store, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("LATECOMER_WATCH", str(tmp_path / "watched"))
+    place = {"store": dist.PrefixStore("gloo", store), "rank": rank, "world_size": size}
+    dist.init_process_group("gloo", **place)
+    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    attachment = runtime.ddp.attach(model, mode="native")
+    _train(model, steps=4)
+    attachment.close()
+    together(store, rank, size, "over")
+
+    follower = _followed(tmp_path / "watched")
+    assert [len(told.records) for told in follower.last_ranks(100)] == [4, 4]
+    assert follower.stories[rank].state.over
+
+
+@on_ranks(2, timeout_s=60)
+def test_a_watch_of_the_script_takes_the_place_of_the_environments(
+    rank, size, store, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("LATECOMER_WATCH", str(tmp_path))
+    reducer = dispatcher(rank, size, store, Options("native"), 60.0)
+    watch_by_environment(reducer.source)
+    reducer.submit(torch.ones(10)).wait()
+    with runtime.watch(reducer, directory=tmp_path / "own") as watched:
+        for _ in range(3):
+            reducer.submit(torch.ones(10)).wait()
+    reducer.close()
+    together(store, rank, size, "over")
+
+    assert _operations(tmp_path, rank) == 1
+    assert _operations(tmp_path / "own", rank) == 3
+    assert [len(told.records) for told in watched.ranks] == [3, 3]
+
+
+@on_ranks(3, timeout_s=60)
+def test_of_a_backends_groups_the_one_of_all_ranks_is_watched(
+    rank, size, store, tmp_path, monkeypatch
+):
+    """Files are named by rank: those of a group of two would be mixed up with others'."""
+    monkeypatch.setenv("LATECOMER_WATCH", str(tmp_path))
+    start(rank, size, store)
+    pair = dist.new_group([1, 2])
+    if rank > 0:
+        dist.all_reduce(torch.ones(4), group=pair)
+    assert not list(tmp_path.iterdir())
+
+    for _ in range(2):
+        dist.all_reduce(torch.ones(4))
+    together(store, rank, size, "reduced")
+    dist.destroy_process_group()
+    together(store, rank, size, "over")
+    assert [_operations(tmp_path, rank) for rank in range(size)] == [2, 2, 2]
+
+
+def test_without_the_environment_nothing_is_watched(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made_up = MadeUpRank()
+    watch_by_environment(made_up.source)
+    assert made_up.source.end_of_watch_by_environment is None
+
+    monkeypatch.setenv("LATECOMER_PROMETHEUS", "nowhere:at:all")
+    with pytest.raises(ArgumentError, match="LATECOMER_PROMETHEUS"):
+        watch_by_environment(made_up.source)
+    made_up.source.close()
+    assert not list(tmp_path.iterdir())
