@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from latecomer.runtime.telemetry.follower import Follower
+from latecomer.runtime.telemetry.gain import Gain
 from latecomer.runtime.telemetry.summary import Line, summarize
 
 MOST_ROWS = 24  # ranks in the terminal
@@ -54,6 +55,7 @@ class Overview:
     ways: dict[str, int]  # since the watch began
     reasons: dict[str, int]  # of the last operations
     completion_s: float | None  # median from the last arrival to the last result
+    gain: Gain  # of the last operations
     unreadable: int  # lines
     losses: str  # of OptiReduce, as a table
 
@@ -82,6 +84,7 @@ def overview(follower: Follower, operations: int, now_unix_s: float) -> Overview
         ways=dict(follower.totals.ways.most_common()),
         reasons=summary.reasons,
         completion_s=_known(summary.completion_s),
+        gain=summary.gain,
         unreadable=follower.unreadable,
         losses=str(summary.losses) if summary.losses.ranks else "",
     )
@@ -132,6 +135,8 @@ def shown(of: Overview) -> RenderableType:
         parts.append(Text(f"{count:>8,} of the last because: {reason}"))
     if of.completion_s is not None:
         parts.append(Text(f"done {of.completion_s * 1e3:.2f} ms after the last arrival (median)"))
+    for line in str(of.gain).splitlines():
+        parts.append(Text(f"of the last: {line}"))
     if of.losses:
         parts.append(Text(of.losses))
     if of.missing:

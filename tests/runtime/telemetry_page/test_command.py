@@ -60,6 +60,8 @@ def test_the_table_has_who_waited_for_whom_and_what_ran(watch, directory):
     assert "100%" in first
     assert second[-3:] == ["s,", "1:", "100%"]
     assert "4 operations ran: native" in said
+    plain = " ".join(said.split())
+    assert "of the last: nothing was saved: all ran natively, mostly because: made up" in plain
     assert "rank 1 left the block: ValueError: enough" in said
     assert max(map(len, said.splitlines())) <= 80
 
@@ -73,6 +75,7 @@ def test_json_is_one_object(watch, directory):
     (rank,) = found["ranks"]
     assert (rank["rank"], rank["entered"], rank["done"], rank["is_over"]) == (0, 4, 4, True)
     assert found["ways"] == {"native": 4}
+    assert (found["gain"]["compared"], found["gain"]["usual_reason"]) == (0, "made up")
 
 
 def test_figures_are_about_the_last_operations(watch, directory):
