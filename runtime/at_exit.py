@@ -18,8 +18,9 @@ import atexit
 import logging
 import os
 import sys
-import time
 from typing import Protocol
+
+from latecomer.runtime.host import host
 
 PATIENCE_S = 5.0  # from here on all that is still open is closed at once
 
@@ -53,11 +54,11 @@ def has_closed(closable: Closable) -> None:
 def _close_all() -> None:
     # Python sets it for exceptions that end a program; neither for sys.exit() nor for those caught.
     has_failed = hasattr(sys, "last_value")
-    give_up_s = time.monotonic() + PATIENCE_S
+    give_up_s = host.monotonic() + PATIENCE_S
     # One by one, not over a copy: what closes takes its own parts out of it.
     while _open:
         closable, _ = _open.popitem()
-        at_once = has_failed or time.monotonic() > give_up_s
+        at_once = has_failed or host.monotonic() > give_up_s
         try:
             closable.close(at_once=at_once)
         except Exception:  # the others have to be closed all the same

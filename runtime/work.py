@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,6 +10,7 @@ from typing import Any
 
 import torch
 
+from latecomer.runtime.host import host, monotonic_now
 from latecomer.runtime.torch_versions import Work
 from latecomer.verify.errors import LatecomerError, TensorError
 
@@ -109,7 +108,7 @@ class AllReduceWork:
     number: int  # operations count from 0 on every rank, in the same order
     tensor: torch.Tensor  # the caller's, which holds the result in the end
     average: bool  # every rank divides by the number of ranks before the sum
-    arrived_s: float = field(default_factory=time.monotonic)  # when it was submitted
+    arrived_s: float = field(default_factory=monotonic_now)  # when it was submitted
     done_s: float = 0.0  # when it was done
     error: LatecomerError | None = None  # why it failed, if it did
     key: tuple[int, tuple[int, ...]] | None = None  # by which schedule it runs, and who is late
@@ -122,7 +121,7 @@ class AllReduceWork:
 
     def __post_init__(self) -> None:
         self.flat = self.tensor.detach().view(-1)
-        self._done = threading.Event()
+        self._done = host.Event()
         # torch orders the streams of a future of CUDA tensors, if it is told of their device
         devices: list[Any] = [self.tensor.device] if self.tensor.device.type == "cuda" else []
         self._base: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
@@ -150,7 +149,7 @@ class AllReduceWork:
     def settle(self, error: LatecomerError | None = None) -> None:
         """Mark as done or failed, once."""
         self.error = error
-        self.done_s = time.monotonic()
+        self.done_s = host.monotonic()
         try:
             if error is None and self.before_done is not None:
                 self.before_done()

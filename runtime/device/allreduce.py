@@ -6,7 +6,6 @@ memory, compiles and loads the kernel, and after each of these all go on or none
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from latecomer.runtime.executor.engine import DataEngine
 from latecomer.runtime.executor.executor import KEPT, Executor
 from latecomer.runtime.executor.load import Runnable, Verified
 from latecomer.runtime.executor.nccl.streams import Device, device_of
+from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.torch_versions import Store
 from latecomer.runtime.work import AllReduceWork, require_summable
@@ -81,7 +81,7 @@ class KernelExecutor(Executor):
         self._staging = staging
         self._loaded: dict[tuple[int, tuple[int, ...]], LoadedProgram] = {}
         self._programs_of: dict[int, ProvedPrograms] = {}
-        self._loading = threading.RLock()  # some are made in the background
+        self._loading = host.RLock()  # some are made in the background
         super().__init__(schedules, store, rank, size, device=streams, **options)
 
     def arrivals_ns(self, work: AllReduceWork) -> tuple[int, ...]:

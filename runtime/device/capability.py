@@ -10,13 +10,13 @@ import ctypes
 import importlib
 import os
 import platform
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import torch
 
+from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.verify.errors import KernelUnavailable
 
@@ -70,7 +70,7 @@ def decide(capabilities: Mapping[int, Capability]) -> str:
 def own_capability(device: torch.device, settings: str) -> Capability:
     """What this rank can say of itself and ``device``."""
     boot = BOOT.read_text().strip() if BOOT.exists() else ""
-    machine = f"{socket.gethostname()} {boot}".strip()
+    machine = f"{host.name()} {boot}".strip()
     try:
         triton = importlib.import_module("triton")
     except ImportError as error:

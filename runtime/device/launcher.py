@@ -11,8 +11,6 @@ When the device has come to an operation stands in the kernel's stamp: modes lea
 from __future__ import annotations
 
 import itertools
-import threading
-import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +25,7 @@ from latecomer.runtime.executor.nccl.results import Results
 from latecomer.runtime.executor.nccl.streams import Device, StreamEvent
 from latecomer.runtime.executor.tcp.connection import Mismatch
 from latecomer.runtime.health.diagnosis import WaitFor
+from latecomer.runtime.host import host, monotonic_now
 from latecomer.runtime.work import AllReduceWork
 from latecomer.verify.errors import ArgumentError
 
@@ -50,7 +49,7 @@ class LaunchedOperation:
     before_s: float
     begun: bool = False  # as the host knows
     waits: tuple[int, int] | None = None  # for which piece and row, when last looked at
-    since_s: float = field(default_factory=time.monotonic)  # for so long
+    since_s: float = field(default_factory=monotonic_now)  # for so long
 
 
 class KernelEngine:
@@ -88,13 +87,13 @@ class KernelEngine:
         self._stream = device.stream()
         self._epoch = FIRST_EPOCH
         self._operations = itertools.count(1)
-        self._order = threading.Lock()  # of launches; on all ranks the same
+        self._order = host.Lock()  # of launches; on all ranks the same
         self._flights: dict[int, LaunchedOperation] = {}  # in order
         self._marks: dict[int, int] = {}  # of the last operations
-        self._news = threading.Condition()
+        self._news = host.Condition()
         self._is_over = False
-        self.moved_s = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="latecomer-kernels", daemon=True)
+        self.moved_s = host.monotonic()
+        self._thread = host.Thread(target=self._run, name="latecomer-kernels", daemon=True)
         self._thread.start()
 
     @property
@@ -127,7 +126,7 @@ class KernelEngine:
         missing = self._missing(flight) if self._has_begun(flight) else None
         if missing != flight.waits:
             flight.waits = missing
-            flight.since_s = time.monotonic()
+            flight.since_s = host.monotonic()
             self.moved_s = flight.since_s
         if missing is None:
             return None
@@ -164,26 +163,26 @@ class KernelEngine:
         with self._news:
             self._news.wait_for(lambda: self._is_over or not self._flights, CLOSE_S)
         self.abort()
-        if threading.current_thread() is not self._thread:
+        if host.current_thread() is not self._thread:
             self._thread.join(CLOSE_S)
         if not self._has_ended():
             _abandoned.append((self._memory, self._kernel, list(self._flights.values())))
 
     def _has_ended(self) -> bool:
         """Whether the device is past all that was launched, after at most ``CLOSE_S`` seconds."""
-        limit_s = time.monotonic() + CLOSE_S
+        limit_s = host.monotonic() + CLOSE_S
         try:
             last = self._stream.record()
             while not last.query():
-                if time.monotonic() > limit_s:
+                if host.monotonic() > limit_s:
                     return False
-                time.sleep(LONGEST_S)
+                host.sleep(LONGEST_S)
         except Exception:  # what has broken the device: it runs nothing any more, or nobody knows
             return False
         return True
 
     def _launch(self, work: AllReduceWork) -> LaunchedOperation:
-        before_s = time.monotonic()
+        before_s = host.monotonic()
         loaded = self._program_of(work)
         slicing = cut(work.flat.numel(), work.flat.itemsize, loaded.program, self._memory.layout)
 
@@ -218,16 +217,16 @@ class KernelEngine:
 
     def _land(self, flight: LaunchedOperation) -> None:
         """Wait for an operation on the host, and tell that it has ended."""
-        began_s = compared_s = time.monotonic()
+        began_s = compared_s = host.monotonic()
         while not flight.done.query():
             if self._is_over:
                 return
-            now_s = time.monotonic()
+            now_s = host.monotonic()
             if now_s > compared_s + COMPARE_S:
                 compared_s = now_s
                 self._compare(flight)
-            time.sleep(min(LONGEST_S, max(SHORTEST_S, (now_s - began_s) / 20)))
-        after_s = time.monotonic()
+            host.sleep(min(LONGEST_S, max(SHORTEST_S, (now_s - began_s) / 20)))
+        after_s = host.monotonic()
         if self._is_over:
             return  # the kernel may have ended because it was stopped
         mark, began_ns = self._compare(flight)
@@ -241,7 +240,7 @@ class KernelEngine:
         with self._news:
             del self._flights[work.number]
             self._news.notify_all()
-        self.moved_s = time.monotonic()
+        self.moved_s = host.monotonic()
         self._ended(work)
 
     def _compare(self, flight: LaunchedOperation) -> tuple[int, int]:

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import queue
-import threading
 from collections.abc import Callable, Iterator
 from typing import Literal
 
@@ -26,6 +24,7 @@ import torch
 import torch.distributed as dist
 
 from latecomer.runtime.health.native_work import close_connections
+from latecomer.runtime.host import SimpleQueue, host
 
 POOL = 32  # streams, as in torch's
 Frontier = dict["SimulatedStream", int]  # of a capture: up to where in each stream
@@ -37,7 +36,7 @@ class SimulatedEvent:
     def __init__(self, device: SimulatedDevice, before: Frontier | None) -> None:
         self._device = device
         self.before = before
-        self.reached = threading.Event()
+        self.reached = host.Event()
 
     def query(self) -> bool:
         """Whether it was reached; raises what broke the device before, and in captures."""
@@ -55,8 +54,8 @@ class SimulatedStream:
 
     def __init__(self, device: SimulatedDevice) -> None:
         self._device = device
-        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="simulated-stream", daemon=True)
+        self._queue: SimpleQueue[Callable[[], object] | None] = host.SimpleQueue()
+        self._thread = host.Thread(target=self._run, name="simulated-stream", daemon=True)
         self._thread.start()
 
     def launch(self, call: Callable[[], object]) -> None:
@@ -121,7 +120,7 @@ class SimulatedGraph:
 
     def forbids_queries(self) -> bool:
         """Whether the calling thread may not ask for events."""
-        return self._thread in (None, threading.get_ident())
+        return self._thread in (None, host.thread_number())
 
     def add(self, stream: SimulatedStream, call: Callable[[], object]) -> None:
         """One more piece of work on a stream."""
@@ -173,7 +172,7 @@ class SimulatedDevice:
         self.tensors = torch.device("cpu")
         self.error: Exception | None = None
         self.graph: SimulatedGraph | None = None
-        self._currents = threading.local()
+        self._currents = host.ThreadLocal()
         self._default = SimulatedStream(self)
         self._pool = StreamPool(self, pool)
         self._asides = StreamPool(self, pool)
@@ -216,7 +215,7 @@ class SimulatedDevice:
         threads or the capturing one.
         """
         assert self.graph is None
-        thread = threading.get_ident() if error_mode == "thread_local" else None
+        thread = host.thread_number() if error_mode == "thread_local" else None
         self.graph = graph = SimulatedGraph(self.current(), thread)
         try:
             yield graph

@@ -7,7 +7,6 @@ be loaded while another runs may have to wait for it, and that for a rank that w
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ import torch
 from latecomer.runtime.device.layout import cut
 from latecomer.runtime.device.memory import SymmetricMemory
 from latecomer.runtime.device.stamps import DeviceClock
+from latecomer.runtime.host import host
 from latecomer.verify.device.program import SETS, DeviceAction, DeviceProgram
 
 WARPS = 16
@@ -79,11 +79,11 @@ class Kernel:
 
     def _calibrate(self, empty: torch.Tensor, launch: Launch) -> None:
         """Relate the device's clock to the host's, by a launch that nothing holds up."""
-        before_s = time.monotonic()
+        before_s = host.monotonic()
         self._launch(empty, launch, 0, 0)
         if self._has_clock:
             torch.cuda.synchronize(self._device)
-        after_s = time.monotonic()
+        after_s = host.monotonic()
         began_ns = self._memory.read(self._memory.stamps[0, self._rank, 1])
         self.clock.observe(before_s, int(began_ns) * 1e-9, after_s)
 
@@ -114,7 +114,7 @@ class Kernel:
             ranks=layout.ranks,
             place=launch.place,
             mark=launch.mark,
-            now=time.monotonic_ns(),
+            now=host.monotonic_ns(),
             slots=layout.slots,
             area=layout.area,
             flags_at=layout.flags_at,

@@ -14,13 +14,13 @@ parts are its parts is tested (docs/explanation/trust.md).
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 
 import numpy as np
 
 from latecomer.runtime.executor.load import Runnable, Verified, load
 from latecomer.runtime.executor.program import rank_program
+from latecomer.runtime.host import host
 from latecomer.runtime.work import RankProgram
 from latecomer.verify.core.schedule import IntArray, Phase, Schedule
 from latecomer.verify.errors import ScheduleRefused
@@ -43,7 +43,7 @@ class ClosedFormPart(Runnable):
         super().__init__(bare, f"one late, k = {chunks}")
         self._rank = rank
         self._programs: dict[int, RankProgram] = {}  # by position
-        self._lock = threading.Lock()
+        self._lock = host.Lock()
 
     def make(self) -> None:
         """Make what this rank does in its positions, unless it is there already.

@@ -6,19 +6,16 @@ them; when one fails (a peer died) its owner is told, and finds out who failed.
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.health.diagnosis import WaitFor
 from latecomer.runtime.health.native_work import close_connections, reason
+from latecomer.runtime.host import SimpleQueue, host
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.torch_versions import AllreduceOptions
 from latecomer.runtime.work import ON_HOST, AllReduceWork
@@ -39,12 +36,12 @@ class NativeAllReduce:
         self._failed = failed
         timeout = timedelta(seconds=group.timeout_s)
         # Any: its stub is incomplete
-        self._gloo: Any = dist.ProcessGroupGloo(group.store, self._rank, self._size, timeout)
-        self._queue: queue.SimpleQueue[tuple[AllReduceWork, Any] | None] = queue.SimpleQueue()
+        self._gloo: Any = host.gloo(group.store, self._rank, self._size, timeout)
+        self._queue: SimpleQueue[tuple[AllReduceWork, Any] | None] = host.SimpleQueue()
         self._closing = False
         self._waiting: tuple[WaitFor, float] | None = None
-        self.moved_s = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="latecomer-native", daemon=True)
+        self.moved_s = host.monotonic()
+        self._thread = host.Thread(target=self._run, name="latecomer-native", daemon=True)
         self._thread.start()
 
     def start(self, work: AllReduceWork) -> None:
@@ -88,14 +85,14 @@ class NativeAllReduce:
         while (item := self._queue.get()) is not None:
             work, native = item
             peer = (self._rank - 1) % self._size
-            self._waiting = WaitFor(work.number, "all-reduce", 0, peer), time.monotonic()
+            self._waiting = WaitFor(work.number, "all-reduce", 0, peer), host.monotonic()
             try:
                 native.wait()
             except RuntimeError as error:
                 self._lost(work.number, error)
                 return
             self._waiting = None
-            self.moved_s = time.monotonic()
+            self.moved_s = host.monotonic()
             self._ended(work)
 
     def _lost(self, number: int, error: RuntimeError) -> None:

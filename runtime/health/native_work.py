@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
-import time
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, Protocol
@@ -19,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from latecomer.runtime.health.watchdog import Watchdog
+from latecomer.runtime.host import host
 from latecomer.runtime.torch_versions import Work
 from latecomer.verify.errors import LatecomerError
 
@@ -73,7 +72,7 @@ class NativeWaits:
     def wait(self, wait: Callable[..., Any], *args: Any) -> Any:
         """Call ``wait``; its RuntimeError becomes the RankFailure that is behind it, if any is."""
         number = next(self._numbers)
-        self._began_s[number] = time.monotonic()
+        self._began_s[number] = host.monotonic()
         try:
             return wait(*args)
         except RuntimeError as error:
@@ -93,7 +92,7 @@ class NativeWaits:
     def _overdue(self, limit_s: float) -> Collection[int]:
         since_s = min(list(self._began_s.values()), default=None)
         # Once for each wait: if all ranks live, Gloo's own time-out is what ends it.
-        if since_s is None or since_s == self._looked_s or time.monotonic() < since_s + limit_s:
+        if since_s is None or since_s == self._looked_s or host.monotonic() < since_s + limit_s:
             return ()
         self._looked_s = since_s
         return range(self._world_size)
@@ -107,7 +106,7 @@ class NativeWork(Work):
         self._work = work
         self._waits = waits
         self._finish = finish
-        self._lock = threading.Lock()
+        self._lock = host.Lock()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Block until done (NCCL: until the current stream waits for it)."""

@@ -14,13 +14,12 @@ gives up has a thread more for it.
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 
 from latecomer.runtime.health.checks import Limits, SilenceCheck, Trouble, WaitCheck, WaitSource
 from latecomer.runtime.health.diagnosis import RankStatus, diagnose
 from latecomer.runtime.health.protocol import HealthProtocol, Question
+from latecomer.runtime.host import Thread, host
 from latecomer.runtime.network.control_channel import ControlChannel
 from latecomer.runtime.network.protocol import ProtocolRunner, T
 from latecomer.verify.errors import LatecomerError, RankFailure
@@ -49,22 +48,22 @@ class Watchdog(ProtocolRunner[bytes, str]):
         self.describe: Callable[[], str] = str  # what this rank takes its oldest operation to be
         self.limits = Limits(timeout_s)  # may be changed at any time, on all ranks
         self._differs: tuple[int, str] | None = None
-        self._moved_s = time.monotonic()
+        self._moved_s = host.monotonic()
         self._health = HealthProtocol(self.rank, self.world_size, self.status)
         self._waits = WaitCheck(self.rank, self.world_size, self.limits)
         self._checks: list[WaitCheck | SilenceCheck] = [self._waits]
         self._questions: dict[int, Question] = {}  # by check
         self._aborts: list[Callable[[], None]] = []
         self._stops: list[Callable[[LatecomerError], None]] = []
-        self._news = threading.Condition()  # something was received or is due; guards the flags
-        self._failing = threading.Lock()
+        self._news = host.Condition()  # something was received or is due; guards the flags
+        self._failing = host.Lock()
         self._is_over = False  # given up, or closed
         self._has_stopped = False  # who was to be told of the failure is being told
-        self._stopping: threading.Thread | None = None  # tells them
+        self._stopping: Thread | None = None  # tells them
         self._loop = channel.loop
         super().__init__(self._health, channel, "health", bytes)
         self._ticks = self._loop.timer(self._tick, self.handle_error)
-        self._ticks.set(time.monotonic())
+        self._ticks.set(host.monotonic())
 
     def add(self, source: WaitSource) -> None:
         """Look after the waits of ``source``, too."""
@@ -99,7 +98,7 @@ class Watchdog(ProtocolRunner[bytes, str]):
     def enter(self, number: int) -> None:
         """This rank has come to operation ``number``, wherever and however it will run."""
         self.entered = max(self.entered, number + 1)
-        self._moved_s = time.monotonic()
+        self._moved_s = host.monotonic()
 
     def fail(self, noticed: str, verdict: RankFailure | None = None) -> None:
         """Give up, here and everywhere; then :attr:`failure` is set (unless this is closed).
@@ -146,17 +145,17 @@ class Watchdog(ProtocolRunner[bytes, str]):
             self._is_over = True
         self._ticks.cancel()
         stopping = self._stopping
-        if stopping is not None and stopping is not threading.current_thread():
+        if stopping is not None and stopping is not host.current_thread():
             stopping.join(CLOSE_S)
         super().close()
 
     def _say_goodbye(self) -> None:
         """Tell all who stay that this rank has finished; a rank that is dead never hears it."""
         self.run(self._health.leave)
-        deadline_s = time.monotonic() + GOODBYE_S
+        deadline_s = host.monotonic() + GOODBYE_S
         with self._news:
             while not self._health.has_left and not self._is_over:
-                left_s = deadline_s - time.monotonic()
+                left_s = deadline_s - host.monotonic()
                 if left_s <= 0:
                     break
                 self._news.wait(left_s)
@@ -169,7 +168,7 @@ class Watchdog(ProtocolRunner[bytes, str]):
             peer, doing = self._differs or (None, self.describe())
         except Exception as error:  # an answer all the same: a silent rank is taken for dead
             return RankStatus(self.entered, broken=self.broken or repr(error))
-        idle_s = time.monotonic() - moved_s
+        idle_s = host.monotonic() - moved_s
         return RankStatus(self.entered, wait[0] if wait else None, idle_s, self.broken, peer, doing)
 
     def run(self, act: Callable[[float], T]) -> T:
@@ -194,11 +193,11 @@ class Watchdog(ProtocolRunner[bytes, str]):
             return
         self._check()
         tick_s = min(TICK_S, self.limits.wait_s / TICKS)
-        self._ticks.set(time.monotonic() + tick_s)
+        self._ticks.set(host.monotonic() + tick_s)
 
     def _check(self) -> None:
         for number, check in enumerate(self._checks):
-            now_s = time.monotonic()
+            now_s = host.monotonic()
             question = self._questions.get(number)
             if question is None:
                 if check.is_due(now_s):
@@ -245,9 +244,9 @@ class Watchdog(ProtocolRunner[bytes, str]):
         for stop in stops:
             self._call(stop, failure)
 
-    def _start_thread(self, run: Callable[..., None], *args: object) -> threading.Thread | None:
+    def _start_thread(self, run: Callable[..., None], *args: object) -> Thread | None:
         """A thread that runs this, if there is one to be had."""
-        thread = threading.Thread(target=run, args=args, name=FAILURE_THREAD, daemon=True)
+        thread = host.Thread(target=run, args=args, name=FAILURE_THREAD, daemon=True)
         try:
             thread.start()
         except RuntimeError:

@@ -13,16 +13,26 @@ firewalls look at the other end.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import ipaddress
 import os
-import socket
 from collections.abc import Callable
 
 import ifaddr
 
-from latecomer.runtime.torch_versions import PrefixStore, Store, TCPStore
+from latecomer.runtime.host import (
+    AF_INET,
+    AF_INET6,
+    SO_REUSEADDR,
+    SOCK_DGRAM,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    SOMAXCONN,
+    Socket,
+    SocketKind,
+    host,
+)
+from latecomer.runtime.torch_versions import Store
 from latecomer.verify.errors import ArgumentError
 
 ADDRESS = "LATECOMER_ADDRESS"
@@ -48,12 +58,7 @@ def own_address(store: Store) -> str:
     if interface:
         return _address_of_interface(interface)
 
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    with contextlib.suppress(OSError):
-        if isinstance(store, TCPStore):
-            return _local_end(store.host, store.port)
-    return LOOPBACK
+    return host.address_towards(store)
 
 
 def _require_address(text: str) -> str:
@@ -81,16 +86,6 @@ def _address_of_interface(name: str) -> str:
     return addresses[0]
 
 
-def _local_end(host: str, port: int) -> str:
-    """The address from which this host sends to another one."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-    ipv4_first = sorted(found, key=lambda info: info[0] != socket.AF_INET)
-    family, kind, protocol, _, address = ipv4_first[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.connect(address)  # of a datagram socket: nothing is sent
-        return str(probe.getsockname()[0])
-
-
 def allowed_ports() -> range:
     """The ports that sockets may be bound to; :data:`ANY_PORT` if ``LATECOMER_PORTS`` is not set.
 
@@ -107,7 +102,7 @@ def allowed_ports() -> range:
     raise ArgumentError(PORTS, text, "must be a range of ports, such as 29600-29663")
 
 
-def listening_socket(address: str) -> socket.socket:
+def listening_socket(address: str) -> Socket:
     """A TCP socket that listens on ``address`` and a port that is allowed and free.
 
     Raises:
@@ -115,31 +110,27 @@ def listening_socket(address: str) -> socket.socket:
         OSError: the address is not of this host.
     """
 
-    def listen(sock: socket.socket, port: int) -> None:
+    def listen(sock: Socket, port: int) -> None:
         # a port of connections that ended a minute ago would still be taken otherwise
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
         sock.bind((address, port))
-        sock.listen(socket.SOMAXCONN)  # only now does another rank of this host find it taken
+        sock.listen(SOMAXCONN)  # only now does another rank of this host find it taken
 
-    return _on_a_free_port(socket.SOCK_STREAM, address, listen)
+    return _on_a_free_port(SOCK_STREAM, address, listen)
 
 
-def datagram_socket(address: str) -> socket.socket:
+def datagram_socket(address: str) -> Socket:
     """A UDP socket on ``address`` and a port that is allowed and free; raises as for TCP."""
-    return _on_a_free_port(
-        socket.SOCK_DGRAM, address, lambda sock, port: sock.bind((address, port))
-    )
+    return _on_a_free_port(SOCK_DGRAM, address, lambda sock, port: sock.bind((address, port)))
 
 
-def _on_a_free_port(
-    kind: socket.SocketKind, address: str, take: Callable[[socket.socket, int], None]
-) -> socket.socket:
+def _on_a_free_port(kind: SocketKind, address: str, take: Callable[[Socket, int], None]) -> Socket:
     """A socket for which ``take`` has taken a port."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    family = AF_INET6 if ":" in address else AF_INET
     ports = allowed_ports()
     begin = os.getpid() % len(ports)  # the ranks of a host do not all try the same port first
     for port in (*ports[begin:], *ports[:begin]):
-        sock = socket.socket(family, kind)
+        sock = host.socket(family, kind)
         try:
             take(sock, port)
             return sock
@@ -148,7 +139,7 @@ def _on_a_free_port(
             if error.errno != errno.EADDRINUSE:
                 raise
 
-    name = "TCP" if kind == socket.SOCK_STREAM else "UDP"
+    name = "TCP" if kind == SOCK_STREAM else "UDP"
     raise ArgumentError(
         PORTS,
         os.environ.get(PORTS),

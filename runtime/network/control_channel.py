@@ -16,10 +16,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-import socket
 import struct
 from collections.abc import Callable
 
+from latecomer.runtime.host import MSG_DONTWAIT, host
 from latecomer.runtime.network.addresses import datagram_socket, own_address
 from latecomer.runtime.network.control_loop import ControlLoop
 from latecomer.runtime.network.store_exchange import StoreExchange
@@ -80,20 +80,20 @@ class ControlChannel:
         self._socket.close()
 
     def _meet(self, group: StoreExchange) -> tuple[bytes, dict[int, tuple[str, int]]]:
-        host, port, *_ = self._socket.getsockname()
-        own_text = f"{host} {port} {secrets.token_hex(16)}"  # rank 0's token is that of the group
+        address, port, *_ = self._socket.getsockname()
+        own_text = f"{address} {port} {host.random_token(16)}"  # rank 0's token is that of the group
         texts = group.all_gather("address", own_text)
         peers = {}
         for peer, text in texts.items():
-            host, port, _ = text.split(" ")
-            peers[peer] = (host, int(port))
+            address, port, _ = text.split(" ")
+            peers[peer] = (address, int(port))
         _, _, token = texts[0].split(" ")
         return bytes.fromhex(token), peers
 
     def _receive(self) -> None:
         """Take one datagram, if there is one."""
         try:
-            data = self._socket.recv(LARGEST_DATAGRAM, socket.MSG_DONTWAIT)
+            data = self._socket.recv(LARGEST_DATAGRAM, MSG_DONTWAIT)
         except OSError:  # nothing there after all, or an earlier datagram of ours was refused
             return
         if not self._deliver(data):

@@ -13,14 +13,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import selectors
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+
+from latecomer.runtime.host import EVENT_READ, Socket, host
 
 THREAD_NAME = "latecomer-control"
-FD_SETSIZE = 1024  # select() takes no descriptor from here on
 LONGEST_SLEEP_S = 3600.0  # the system call takes no infinity
 CLOSE_S = 1.0  # how long the end of a call that is under way is waited for
 
@@ -58,26 +55,26 @@ class ControlLoop:
             may have been for nothing. The sockets are closed by their owner, after the loop.
     """
 
-    def __init__(self, readers: Mapping[socket.socket, Callable[[], None]]) -> None:
+    def __init__(self, readers: Mapping[Socket, Callable[[], None]]) -> None:
         self._timers: list[Timer] = []
         self._running: Timer | None = None
         self._wakes_s = -math.inf  # when it wakes up by itself; while it is awake: in the past
-        self._changed = threading.Condition()  # guards the three above
+        self._changed = host.Condition()  # guards the three above
         self._closed = False
-        self._bell, self._door = socket.socketpair()
+        self._bell, self._door = host.socketpair()
         for end in (self._bell, self._door):
             end.setblocking(False)
-        self._selector = _selector_for([self._door, *readers])
-        self._selector.register(self._door, selectors.EVENT_READ, self._empty_door)
+        self._selector = host.selector([self._door, *readers])
+        self._selector.register(self._door, EVENT_READ, self._empty_door)
         for reader, read in readers.items():
-            self._selector.register(reader, selectors.EVENT_READ, read)
-        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+            self._selector.register(reader, EVENT_READ, read)
+        self._thread = host.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._thread.start()
 
     @property
     def is_current_thread(self) -> bool:
         """Whether the caller is called by this loop."""
-        return threading.current_thread() is self._thread
+        return host.current_thread() is self._thread
 
     def timer(self, call: Callable[[], None], failed: Callable[[Exception], None]) -> Timer:
         """A timer that is never due until it is set.
@@ -148,13 +145,13 @@ class ControlLoop:
         """How long until the next timer is due; whatever becomes due earlier rings from now on."""
         with self._changed:
             self._wakes_s = min((timer.due_s for timer in self._timers), default=math.inf)
-            return min(max(0.0, self._wakes_s - time.monotonic()), LONGEST_SLEEP_S)
+            return min(max(0.0, self._wakes_s - host.monotonic()), LONGEST_SLEEP_S)
 
     def _due_timers(self) -> list[Timer]:
         """Those to call now; from here on it is awake, and sees what changes before it sleeps."""
         with self._changed:
             self._wakes_s = -math.inf
-            now_s = time.monotonic()
+            now_s = host.monotonic()
             return [timer for timer in self._timers if timer.due_s <= now_s]
 
     def _call(self, timer: Timer) -> None:
@@ -178,14 +175,3 @@ class ControlLoop:
             timer.failed(error)
         except Exception:
             logger.exception("a timer of a control protocol failed")
-
-
-def _selector_for(sockets: Iterable[socket.socket]) -> selectors.BaseSelector:
-    """What waits for these sockets.
-
-    ``select`` counts in microseconds and ``epoll`` in milliseconds, which it rounds up: as long as
-    a head waits for arrivals that come together. But ``select`` can't wait for high descriptors.
-    """
-    if max(sock.fileno() for sock in sockets) < FD_SETSIZE:
-        return selectors.SelectSelector()
-    return selectors.DefaultSelector()

@@ -8,8 +8,6 @@ under torchrun: no rank's death takes it away.
 from __future__ import annotations
 
 import contextlib
-import queue
-import time
 import traceback
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from datetime import timedelta
@@ -19,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.multiprocessing as mp
 
+from latecomer.runtime.host import Empty, host
 from latecomer.runtime.torch_versions import TCPStore
 from latecomer.verify.errors import LatecomerError
 
@@ -59,7 +58,7 @@ def run(
     in this process), and the module of ``body``. A rank that died is told of before those that
     failed in the second before that was noticed: their exceptions may be its consequence.
     """
-    until_s = time.monotonic() + deadline_s
+    until_s = host.monotonic() + deadline_s
     limit = timedelta(seconds=timeout_s)
     store = TCPStore("127.0.0.1", 0, None, True, limit, wait_for_workers=False)
     meet = partial(TCPStore, "127.0.0.1", store.port, None, False, limit)
@@ -101,15 +100,15 @@ def _until_done(
         said = None
         try:
             said = Said(*messages.get(timeout=LOOK_S))
-        except queue.Empty:
-            if time.monotonic() > until_s:
+        except Empty:
+            if host.monotonic() > until_s:
                 yield from failures
                 yield from (Said(rank, "late", sorted(waiting)) for rank in sorted(waiting))
                 return
             waiting -= dead  # what they said before they died would have come by now
             yield from (Said(rank, "died", processes[rank].exitcode) for rank in sorted(dead))
             if dead:
-                held_until_s = time.monotonic()
+                held_until_s = host.monotonic()
 
         if said is not None and said.kind != "says":
             waiting.discard(said.rank)
@@ -118,10 +117,10 @@ def _until_done(
             yield said
         elif said is not None:
             if not failures:
-                held_until_s = time.monotonic() + DEATH_S
+                held_until_s = host.monotonic() + DEATH_S
             failures.append(said)
 
-        if time.monotonic() >= held_until_s:
+        if host.monotonic() >= held_until_s:
             yield from failures
             failures.clear()
     yield from failures

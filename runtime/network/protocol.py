@@ -6,14 +6,13 @@ must know. It has no sockets, threads or clocks, so the same object runs in jobs
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from latecomer.runtime.host import host
 from latecomer.runtime.network.control_channel import ControlChannel
 
 MessageT = TypeVar("MessageT")
@@ -53,7 +52,7 @@ class Protocol(Generic[MessageT, EventT]):
         self._outbox.append((to, message))
 
 
-_MAKING = threading.Lock()  # of decoders, one at a time: see latecomer.verify.core.format
+_MAKING = host.Lock()  # of decoders, one at a time: see latecomer.verify.core.format
 
 
 class ProtocolRunner(Generic[MessageT, EventT]):
@@ -77,7 +76,7 @@ class ProtocolRunner(Generic[MessageT, EventT]):
         with _MAKING:
             self._decoder = None if messages is bytes else msgspec.msgpack.Decoder(messages)
         self._sent: Counter[type] = Counter()
-        self._lock = threading.RLock()
+        self._lock = host.RLock()
         self._closed = False
         self._timer = datagrams.loop.timer(self._handle_timer, self.handle_error)
         datagrams.listen(channel, self._receive)
@@ -93,11 +92,11 @@ class ProtocolRunner(Generic[MessageT, EventT]):
     def run(self, act: Callable[[float], T]) -> T:
         """Call ``act``, which uses the protocol, with the time; send what follows from it."""
         with self._lock:
-            result = act(time.monotonic())
+            result = act(host.monotonic())
             while (event := self._protocol.next_event()) is not None:
                 self.handle_event(event)
             self._timer.set(self._protocol.get_timer())
-            sends = self._protocol.messages_to_send(time.monotonic())
+            sends = self._protocol.messages_to_send(host.monotonic())
             self._sent.update(type(message) for _, message in sends)
         payloads: dict[int, Any] = {}  # many get the same message: it is packed once
         for peer, message in sends:

@@ -7,13 +7,13 @@ stopped, a torch store waits for ever. So it is used on a thread that nobody has
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
 
-from latecomer.runtime.torch_versions import PrefixStore, Store
+from latecomer.runtime.host import host
+from latecomer.runtime.torch_versions import Store
 from latecomer.verify.errors import RankFailure
 
 ANSWER_S = 5.0  # how long the store may take to answer, on top of the time that the ranks have
@@ -35,7 +35,7 @@ class StoreExchange:
 
     def under(self, prefix: str) -> StoreExchange:
         """The same group, with keys of its own."""
-        return replace(self, store=PrefixStore(prefix, self.store))
+        return replace(self, store=host.prefixed(prefix, self.store))
 
     def send(self, key: str, value: str = "") -> None:
         """Set ``key``."""
@@ -108,7 +108,7 @@ class StoreExchange:
             except RuntimeError as error:
                 problem = str(error).split("\n", 1)[0]
 
-        asking = threading.Thread(target=run, name="latecomer-store", daemon=True)
+        asking = host.Thread(target=run, name="latecomer-store", daemon=True)
         asking.start()
         asking.join(limit_s)
         if answers:

@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
-import threading
-import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -23,6 +20,7 @@ import torch
 from latecomer.runtime.at_exit import close_at_exit, has_closed
 from latecomer.runtime.executor.load import load
 from latecomer.runtime.health.native_work import NativeWaits
+from latecomer.runtime.host import host
 from latecomer.runtime.network.addresses import own_address
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.optireduce.hadamard import FLOATS, operation_seed
@@ -35,7 +33,7 @@ from latecomer.runtime.optireduce.udp.compiled.choice import choose
 from latecomer.runtime.optireduce.udp.endpoint import Endpoint
 from latecomer.runtime.optireduce.udp.loop import UdpLoop
 from latecomer.runtime.optireduce.udp.protocol import UdpProtocol
-from latecomer.runtime.torch_versions import PrefixStore, Store
+from latecomer.runtime.torch_versions import Store
 from latecomer.runtime.work import AllReduceWork, require_summable
 from latecomer.verify.errors import ArgumentError, LatecomerError
 
@@ -54,8 +52,8 @@ class Session(NamedTuple):
 
 def meet(group: StoreExchange, address: tuple[str, int], options: Options) -> Session:
     """Exchange addresses. Collective; RankFailure for absent ranks, ArgumentError for options."""
-    host, port = address
-    own_text = f"{options.digest} {host} {port} {secrets.token_hex(8)} {secrets.token_hex(16)}"
+    own_host, port = address
+    own_text = f"{options.digest} {own_host} {port} {host.random_token(8)} {host.random_token(16)}"
     texts = group.all_gather("meeting", own_text)
 
     differing = []
@@ -119,7 +117,7 @@ class OptiReduceEngine:
         self._error: LatecomerError | None = None
         self._bucket = 0
         self._open: dict[int, AllReduceWork] = {}
-        self._lock = threading.Lock()
+        self._lock = host.Lock()
         self._loop: UdpLoop | None = None  # from the first step over UBT on
         group = StoreExchange(store, rank, size, timeout_s)
         with contextlib.ExitStack() as started:  # closed if the start fails
@@ -129,7 +127,7 @@ class OptiReduceEngine:
             self._channel.peers = self._session.addresses
             self.reliable = Reliable(
                 load(transpose(size)),
-                PrefixStore("reliable", store),
+                host.prefixed("reliable", store),
                 rank,
                 size,
                 timeout_s=timeout_s,
@@ -264,7 +262,7 @@ class OptiReduceEngine:
         assert self._loop is not None
         work = bucket.work
         stages = bucket.stages
-        done_s = time.monotonic()
+        done_s = host.monotonic()
         nbytes = work.flat.numel() * work.flat.element_size()
         self.sync_point.took(nbytes, max(stages[0].reached_s, stages[1].reached_s / 2))
         self.source.ended(work, stages, done_s)
@@ -296,5 +294,5 @@ class OptiReduceEngine:
         buckets = self._loop.protocol.buckets if self._loop is not None else {}
         for bucket in list(buckets.values()):  # copies: the loop's thread changes both meanwhile
             stage = bucket.stages[0]
-            if stage.end is None and stage.began_s < time.monotonic() - SUSPECT_S:
+            if stage.end is None and stage.began_s < host.monotonic() - SUSPECT_S:
                 yield from list(stage.absent)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from msgspec import to_builtins
 
+from latecomer.runtime.host import host
 from latecomer.runtime.optireduce.missing import Missing, missing
 from latecomer.runtime.optireduce.options import Options
 from latecomer.runtime.optireduce.udp.bucket import Bucket
@@ -67,7 +67,7 @@ class StepRecord:
                 if not progress.complete:
                     self.by_rank[rank] += progress.count - progress.seen
         self.seconds.append(seconds)
-        self.ended_s = time.monotonic()
+        self.ended_s = host.monotonic()
         self.bound_s = protocol.bound_s
         self.hadamard = bucket.seed is not None
         first, second = protocol.estimators

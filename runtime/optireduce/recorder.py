@@ -6,13 +6,12 @@ submitted, those of the warm-up (over TCP) first, so all ranks count alike.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 
 import msgspec
 
+from latecomer.runtime.host import host
 from latecomer.runtime.network.clock import Aligned, Alignment, Clock, Ping, Pong
 from latecomer.runtime.network.control_channel import ControlChannel
 from latecomer.runtime.network.protocol import ProtocolRunner
@@ -38,7 +37,7 @@ class _Clock(ProtocolRunner[Ping | Pong, Aligned]):
 
     def __init__(self, channel: ControlChannel) -> None:
         self._clock = Clock(channel.rank, asks=False)
-        self._aligned = threading.Event()
+        self._aligned = host.Event()
         super().__init__(self._clock, channel, "clock", Ping | Pong)
 
     def ask(self, asks: bool) -> None:
@@ -74,7 +73,7 @@ class EngineRecorder(OperationRecorder):
         self._clock.ask(True)
         super().begin(rounds)
         self._stages.clear()
-        self._began_s = time.monotonic()
+        self._began_s = host.monotonic()
         self._watched = True
 
     def end(self) -> Rank:

@@ -9,9 +9,6 @@ each proves what is proposed. A report that is lost costs a look at the links.
 from __future__ import annotations
 
 import logging
-import queue
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +18,7 @@ import msgspec
 
 from latecomer.runtime.health.diagnosis import WaitFor
 from latecomer.runtime.health.watchdog import Watchdog
+from latecomer.runtime.host import SimpleQueue, host
 from latecomer.runtime.network.control_channel import ControlChannel
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.pipeline.detector import LinkDetector, Sensitivity
@@ -82,7 +80,7 @@ def replan(
     how: Adaptation, running: VerifiedPipeline, measured: Instance
 ) -> tuple[PipelineSchedule | None, str]:
     """A schedule that pays in the instance that was measured, if there is one; and the reason."""
-    began_s = time.monotonic()
+    began_s = host.monotonic()
     try:
         new = load(how.planner(measured, running.schedule))
         require_same_shape(new, running)
@@ -90,7 +88,7 @@ def replan(
         return None, f"the planner made none that can run: {error}"
     new_us = float(max(bar.end for bar in predicted(new.schedule, measured)))
     old_us = float(max(bar.end for bar in predicted(running.schedule, measured)))
-    took_ms = (time.monotonic() - began_s) * 1e3
+    took_ms = (host.monotonic() - began_s) * 1e3
     numbers = (
         f"in {took_ms:.1f} ms, predicted step {old_us / 1e3:.4g} ms as it is, "
         f"{new_us / 1e3:.4g} ms planned anew"
@@ -125,7 +123,7 @@ class AdaptationAgent:
         watchdog: Watchdog,
     ) -> None:
         self.events: list[Event] = []
-        self.moved_s = time.monotonic()
+        self.moved_s = host.monotonic()
         self._how = how
         self._ranks = ranks
         self._channel = channel
@@ -140,13 +138,13 @@ class AdaptationAgent:
         """The schedule to change to, and the link times it was planned for."""
         self._ahead = AHEAD
         self._proposed = False
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs: SimpleQueue[Callable[[], None] | None] = host.SimpleQueue()
         if ranks.rank == COORDINATOR:
             if how.planner is heuristic:  # takes a second: now, not when a link turns slow
                 import_module("latecomer.synth.pipeline.plan")
             channel.listen(CHANNEL, self._queue_report)
         watchdog.add(self)
-        self._thread = threading.Thread(target=self._work, name="latecomer-adapt", daemon=True)
+        self._thread = host.Thread(target=self._work, name="latecomer-adapt", daemon=True)
         self._thread.start()
 
     def before(self, step: int) -> VerifiedPipeline | None:
@@ -187,10 +185,10 @@ class AdaptationAgent:
     def _pause(self, proposal: Proposal) -> None:
         if self._wait is None:
             wait = WaitFor(proposal.first_step, "the decision on proposal", proposal.number, 0)
-            self._wait = wait, time.monotonic()
+            self._wait = wait, host.monotonic()
         if self._watchdog.failure is not None:
             raise self._watchdog.failure
-        time.sleep(POLL_S)
+        host.sleep(POLL_S)
 
     def _coordinate(self, wanted: PipelineSchedule, step: int) -> None:
         if not self._proposed:
@@ -204,7 +202,7 @@ class AdaptationAgent:
             self._wanted = None
 
     def _note(self, step: int, kind: str, text: str) -> None:
-        self.events.append(Event(step, kind, text, time.monotonic()))
+        self.events.append(Event(step, kind, text, host.monotonic()))
         logger.info("rank %d, step %d: %s: %s", self._ranks.rank, step, kind, text)
 
     def _work(self) -> None:

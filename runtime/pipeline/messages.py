@@ -10,10 +10,7 @@ found by its receiver. Shapes may differ between microbatches.
 
 from __future__ import annotations
 
-import socket
 import struct
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BufferedReader
@@ -23,6 +20,7 @@ import msgspec
 import torch
 
 from latecomer.runtime.health.diagnosis import WaitFor
+from latecomer.runtime.host import MSG_DONTWAIT, Socket, host
 from latecomer.runtime.pipeline.staging import Staged, Tensors
 from latecomer.verify.errors import LatecomerError, TensorError
 from latecomer.verify.pipeline import Action, parse_action
@@ -66,7 +64,7 @@ class MessageHeader(msgspec.Struct, frozen=True):
     def of(step: int, receive: Action, tensors: Tensors) -> MessageHeader:
         """For what is handed over now; TensorError if something is no dense tensor."""
         metas = tuple(None if tensor is None else Meta.of(tensor) for tensor in tensors)
-        return MessageHeader(step, str(receive), time.monotonic(), metas)
+        return MessageHeader(step, str(receive), host.monotonic(), metas)
 
 
 _header = msgspec.json.Decoder(MessageHeader)  # with the module: see latecomer.verify.core.format
@@ -89,7 +87,7 @@ class Name(NamedTuple):
 
 
 def write(
-    connection: socket.socket, header: MessageHeader, tensors: Tensors, *, wait: bool = True
+    connection: Socket, header: MessageHeader, tensors: Tensors, *, wait: bool = True
 ) -> bytes:
     """Send one message, of tensors in host memory, by one call; what the kernel did not take.
 
@@ -106,7 +104,7 @@ def write(
     parts: list[bytes | memoryview] = [PREFIX.pack(MAGIC, len(text)) + text, *payload]
     try:
         # mostly all of it by one call, so that the interpreter's lock is handed over once
-        sent = connection.sendmsg(parts, [], 0 if wait else socket.MSG_DONTWAIT)
+        sent = connection.sendmsg(parts, [], 0 if wait else MSG_DONTWAIT)
     except OSError:
         if wait:
             raise
@@ -174,14 +172,14 @@ class Mailbox:
 
     def __init__(self, senders: dict[tuple[int, str], int], microbatches: int) -> None:
         self.step = 0
-        self.moved_s = time.monotonic()
+        self.moved_s = host.monotonic()
         self._senders = senders
         self._microbatches = microbatches
         self._there = dict[Name, Arrived]()
         self._taken = set[Name]()
         self._wait: tuple[WaitFor, float] | None = None
         self._failure: LatecomerError | None = None
-        self._news = threading.Condition()
+        self._news = host.Condition()
 
     def begin(self, step: int) -> None:
         """A step begins; messages of earlier ones are wrong from here on."""
@@ -211,12 +209,12 @@ class Mailbox:
                 awaited = f"the {name.content} for stage {receive.stage}, microbatch"
                 peer = self._senders[receive.stage, receive.kind]
                 wait = WaitFor(name.step, awaited, receive.microbatch or 0, peer)
-                self._wait = wait, time.monotonic()
+                self._wait = wait, host.monotonic()
                 self._news.wait_for(lambda: name in self._there or self._failure is not None)
                 self._wait = None
             if self._failure is not None:
                 raise self._failure
-            self.moved_s = time.monotonic()
+            self.moved_s = host.monotonic()
             self._taken.add(name)
             return self._there.pop(name), waits
 

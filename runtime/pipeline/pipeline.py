@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import os
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch.distributed as dist
 from latecomer.runtime.at_exit import close_at_exit, has_closed
 from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.health.watchdog import Watchdog
+from latecomer.runtime.host import host
 from latecomer.runtime.network.control_channel import ControlChannel
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.pipeline.agent import Adaptation, AdaptationAgent, Event
@@ -257,14 +257,14 @@ class Pipeline:
         if self._leaves_at_once:
             return
         limit_s = min(CLOSE_S, self._ranks.timeout_s)
-        deadline = time.monotonic() + limit_s
+        deadline = host.monotonic() + limit_s
         leaving = replace(self._ranks, timeout_s=limit_s).under("done")
         keys = {rank: str(rank) for rank in range(self.size)}
         # The store has gone before us; or, at the end of a program, there are no threads any more.
         with contextlib.suppress(RankFailure, RuntimeError):
             if self.failure is None:
                 leaving.send(str(self.rank))
-            while time.monotonic() < deadline and self.failure is None:
+            while host.monotonic() < deadline and self.failure is None:
                 if len(leaving.peek(keys)) == self.size:
                     return
-                time.sleep(POLL_S)
+                host.sleep(POLL_S)

@@ -10,7 +10,6 @@ differ between versions are in ``latecomer.runtime.torch_versions``.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
@@ -20,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from latecomer.runtime.executor.executor import Executor
+from latecomer.runtime.host import host
 from latecomer.runtime.pipeline.staging import Tensors
 from latecomer.runtime.pipeline.timing import StepRecorder
 from latecomer.runtime.pipeline.transport import Transport
@@ -157,7 +157,7 @@ class DelegatedStage(PipelineStageBase):
     def _timed(self, kind: Any, microbatch: int) -> Iterator[None]:
         with self._recorder.timed(Action(self.stage_index, kind, microbatch)):
             yield
-        self._transport.mailbox.moved_s = time.monotonic()
+        self._transport.mailbox.moved_s = host.monotonic()
 
     def clear_runtime_states(self) -> None:
         """Forget the last step."""

@@ -18,11 +18,11 @@ for two steps on is seen, and its votes are there, before anybody has to wait.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import msgspec
 
+from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
 
 COORDINATOR = 0
@@ -52,7 +52,7 @@ class Switch:
         self._next = 0  # the number of the proposal that is open here, or comes next
         self._open: Proposal | None = None
         self._voted_for = False
-        self._lock = threading.Lock()  # no vote while the decision is being read
+        self._lock = host.Lock()  # no vote while the decision is being read
         self._proposed = 0
         self._undecided: Proposal | None = None
 

@@ -7,12 +7,12 @@ step's first event is their zero.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from latecomer.runtime.host import host
 from latecomer.verify.pipeline import Action
 from latecomer.verify.pipeline.measured import Span, StepRecord
 
@@ -26,7 +26,7 @@ class StepRecorder:
 
     def begin(self, step: int, digest: str) -> None:
         """A step begins."""
-        self.record = StepRecord(step, digest, time.monotonic())
+        self.record = StepRecord(step, digest, host.monotonic())
         self._marks: list[tuple[Action, Any, Any]] = []
         self._began: Any = None
         self._last: Any = None  # where the last action ended
@@ -61,7 +61,7 @@ class StepRecorder:
             Span(action, self._seconds(began), self._seconds(ended))
             for action, began, ended in marks
         ]
-        self.record.ended_s = time.monotonic()
+        self.record.ended_s = host.monotonic()
         return self.record
 
     def _end(self, action: Action, began: Any) -> None:
@@ -71,12 +71,12 @@ class StepRecorder:
     def _now(self) -> Any:
         """A mark on the device's time line."""
         if self._cuda is None:
-            return time.monotonic()
+            return host.monotonic()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._cuda))
         if self._zero is None:
             event.synchronize()
-            self._zero = event, time.monotonic()
+            self._zero = event, host.monotonic()
         return event
 
     def _seconds(self, mark: Any) -> float:

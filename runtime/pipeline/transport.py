@@ -14,16 +14,13 @@ and is there ``latency_s`` later; any number may be in that latency.
 from __future__ import annotations
 
 import contextlib
-import queue
-import socket
-import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any, cast
 
 from latecomer.runtime.health.watchdog import Watchdog
+from latecomer.runtime.host import SHUT_RDWR, Queue, Thread, host
 from latecomer.runtime.network.control_channel import ControlChannel
 from latecomer.runtime.network.mesh import connect
 from latecomer.runtime.network.store_exchange import StoreExchange
@@ -150,7 +147,7 @@ class Transport:
         self._outgoing, self._incoming = connect(
             group, channel.address, channel.token, to=peers, origin=peers
         )
-        self._waiting = {peer: queue.Queue[OutgoingMessage | None]() for peer in peers}
+        self._waiting = {peer: Queue[OutgoingMessage | None]() for peer in peers}
         self._connections = [*self._outgoing.values(), *self._incoming.values()]
         for connection in self._connections:
             connection.setblocking(True)
@@ -182,7 +179,7 @@ class Transport:
         self._closing = True
         for connection in self._connections:
             with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(SHUT_RDWR)
         for waiting in self._waiting.values():
             waiting.put(None)
 
@@ -190,16 +187,16 @@ class Transport:
         """Let what was handed over leave within ``limit_s`` seconds, then disconnect."""
         for waiting in self._waiting.values():
             waiting.put(None)
-        deadline = time.monotonic() + limit_s
+        deadline = host.monotonic() + limit_s
         for thread in self._sending:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(max(0.0, deadline - host.monotonic()))
         self.abort()
         for thread in (*self._sending, *self._receiving):
-            thread.join(max(0.1, deadline - time.monotonic()))
+            thread.join(max(0.1, deadline - host.monotonic()))
         for connection in self._connections:
             connection.close()
 
-    def _start(self, body: Callable[[int], None], direction: str, peer: int) -> threading.Thread:
+    def _start(self, body: Callable[[int], None], direction: str, peer: int) -> Thread:
         def run() -> None:
             try:
                 body(peer)
@@ -210,7 +207,7 @@ class Transport:
                 if not self._closing:
                     self._watchdog.broke(error)
 
-        thread = threading.Thread(target=run, name=f"latecomer-{direction}-{peer}", daemon=True)
+        thread = host.Thread(target=run, name=f"latecomer-{direction}-{peer}", daemon=True)
         thread.start()
         return thread
 
@@ -222,7 +219,7 @@ class Transport:
             tensors = self.staging.host(message.staged)
             if any(message.delay):
                 due, link_free_s = due_s(message.header.ready_s, link_free_s, message.delay)
-                time.sleep(max(0.0, due - time.monotonic()))
+                host.sleep(max(0.0, due - host.monotonic()))
             connection.sendall(message.unsent or write(connection, message.header, tensors))
             waiting.task_done()
         with contextlib.suppress(OSError):  # a peer that has said goodbye itself may be gone by now
@@ -234,7 +231,7 @@ class Transport:
             header, tensors = message
             if header == GOODBYE:
                 return
-            transit = Transit(parse_action(header.action), peer, header.ready_s, time.monotonic())
+            transit = Transit(parse_action(header.action), peer, header.ready_s, host.monotonic())
             flags = tuple(meta is not None and meta.requires_grad for meta in header.tensors)
             self.mailbox.put(header.step, Arrived(transit, self.staging.land(tensors), flags))
         raise WireError("it was closed")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable
 from functools import partial
 
+from latecomer.runtime.host import Empty, SimpleQueue, host
 from latecomer.runtime.network.clock import Aligned, Alignment, Ping, Pong
 from latecomer.runtime.network.control_channel import ControlChannel
 from latecomer.runtime.network.protocol import ProtocolRunner
@@ -41,8 +40,8 @@ class ControlPlane(ProtocolRunner[PolicyMessage, Aligned | Decided | Fault]):
         self._agent = agent
         self._on_decided = on_decided
         self._on_fault = on_fault
-        self._aligned = threading.Event()
-        self._decisions: queue.SimpleQueue[Decided | None] = queue.SimpleQueue()
+        self._aligned = host.Event()
+        self._decisions: SimpleQueue[Decided | None] = host.SimpleQueue()
         super().__init__(agent, datagrams, "decisions", PolicyMessage)
 
     @property
@@ -84,7 +83,7 @@ class ControlPlane(ProtocolRunner[PolicyMessage, Aligned | Decided | Fault]):
         """As :meth:`decision`, without waiting: None if it is not known yet."""
         try:
             decided = self._decisions.get_nowait()
-        except queue.Empty:
+        except Empty:
             return None
         return self._decision_of(operation, decided)
 
@@ -131,6 +130,6 @@ class ControlPlane(ProtocolRunner[PolicyMessage, Aligned | Decided | Fault]):
         self._tell_of(Fault((self._agent.rank,), f"broke its control plane, {error!r}"))
 
     def _tell_of(self, fault: Fault) -> None:
-        threading.Thread(
+        host.Thread(
             target=self._on_fault, args=(fault,), name="latecomer-fault", daemon=True
         ).start()

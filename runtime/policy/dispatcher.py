@@ -28,8 +28,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import threading
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -42,6 +40,7 @@ from latecomer.runtime.executor.native import native_way
 from latecomer.runtime.executor.nccl.streams import Device, device_of
 from latecomer.runtime.health.diagnosis import WaitFor
 from latecomer.runtime.health.native_work import NativeWaits, reason
+from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.agent import RankAgent
 from latecomer.runtime.policy.candidates import candidates
@@ -55,7 +54,7 @@ from latecomer.runtime.policy.options import LEARNING, Options, PolicyInputs, re
 from latecomer.runtime.policy.profile import shared_profile
 from latecomer.runtime.telemetry.recorder import DispatcherRecorder, Rounds
 from latecomer.runtime.telemetry.records import NATIVE as NATIVE_WAY
-from latecomer.runtime.torch_versions import PrefixStore, Store
+from latecomer.runtime.torch_versions import Store
 from latecomer.runtime.work import ON_HOST, AllReduceWork
 from latecomer.verify.errors import ArgumentError, LatecomerError, RankFailure
 
@@ -115,7 +114,7 @@ class AllReduceDispatcher:
         self.rounds = Rounds()
         self.executor = make_executor(
             schedules,
-            PrefixStore("executor", store),
+            host.prefixed("executor", store),
             rank,
             size,
             device=streams or device,
@@ -144,7 +143,7 @@ class AllReduceDispatcher:
             for schedule in schedules:
                 schedule.make()  # before the first operation: the same bits in every run
 
-        self._making = threading.Lock()  # one candidate at a time: they would share one processor
+        self._making = host.Lock()  # one candidate at a time: they would share one processor
         self._asked: set[int] = set()  # candidates that are made, or being made
         self._prepare = functools.lru_cache(KEPT_SIZES)(self._prepare_size)
         return schedules
@@ -154,13 +153,13 @@ class AllReduceDispatcher:
         # Held while an operation gets its number and its place among the undecided, so that both
         # are in one order. The program's callbacks run under it only if the group has failed;
         # should they submit again on the same thread, they do not wait for themselves.
-        self._submitting = threading.RLock()
+        self._submitting = host.RLock()
         self._submitter: int | None = None  # who tells of an arrival now
         self._undecided: deque[AllReduceWork] = deque()  # in order; or decided, but not started
-        self._starting = threading.Lock()  # held by who starts an operation, and for good by close
+        self._starting = host.Lock()  # held by who starts an operation, and for good by close
         self._is_closing = False
-        self._none_waits = threading.Condition()  # told when an operation starts during close
-        self.moved_s = time.monotonic()
+        self._none_waits = host.Condition()  # told when an operation starts during close
+        self.moved_s = host.monotonic()
 
         self._inputs = PolicyInputs(self.options, self.size, self.candidates, self.profile)
         agent = RankAgent(self.rank, self._inputs)
@@ -205,7 +204,7 @@ class AllReduceDispatcher:
         if work.average:
             kind += ", averaged"
         self._prepare(nbytes)
-        self._submitter = threading.get_ident()
+        self._submitter = host.thread_number()
         try:
             self.control_plane.arrive(
                 work.number, nbytes, kind, on_device=on_device, is_off=self.is_off
@@ -317,7 +316,7 @@ class AllReduceDispatcher:
             wanted.completion_s * 1e3,
             self._inputs.native_s(nbytes) * 1e3,
         )
-        threading.Thread(
+        host.Thread(
             target=self._make, args=(wanted.candidate,), name="latecomer-maker", daemon=True
         ).start()
 
@@ -334,7 +333,7 @@ class AllReduceDispatcher:
 
     def _decided(self) -> None:
         """A decision is known; who tells so holds the control plane's lock."""
-        if self._submitter == threading.get_ident():
+        if self._submitter == host.thread_number():
             return  # it starts the operation itself, as soon as it holds no lock
         self.executor.call_soon(self._start_decided)
 
@@ -396,7 +395,7 @@ class AllReduceDispatcher:
             self._undecided.popleft()
 
     def _start(self, work: AllReduceWork, decision: Decision) -> None:
-        self.moved_s = time.monotonic()
+        self.moved_s = host.monotonic()
         work.before_done = functools.partial(self._note, work, decision, self.moved_s)
         if decision.candidate == NATIVE:
             self._native.start(work)

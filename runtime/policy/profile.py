@@ -14,8 +14,6 @@ import contextlib
 import itertools
 import logging
 import os
-import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +22,7 @@ from typing import Any
 import msgspec
 import torch
 
+from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.cost_model import PROFILE, AlphaBeta, Profile, ScheduleCandidate
 from latecomer.runtime.policy.machines import measure_machines
@@ -99,7 +98,7 @@ def shared_profile(
         RankFailure: ranks that did not join in time, or a measurement that failed.
     """
     given_text = "" if given_profile is None else msgspec.json.encode(given_profile).decode()
-    received = group.all_gather("host and profile", f"{socket.gethostname()} {given_text}")
+    received = group.all_gather("host and profile", f"{host.name()} {given_text}")
     host_of_rank = [received[rank].partition(" ")[0] for rank in range(group.world_size)]
     hosts = tuple(len(list(ranks)) for _, ranks in itertools.groupby(host_of_rank))
     text_of_rank_0 = received[0].partition(" ")[2]
@@ -216,20 +215,20 @@ def _least_s(native: TimedSum, run: TimedSum | None, data: torch.Tensor) -> floa
     if run is not None:
         run(data)  # warms connections and buffers
     durations_s: list[float] = []
-    give_up_s = time.monotonic() + MOST_S
+    give_up_s = host.monotonic() + MOST_S
     while True:
         discontent = torch.zeros(1, device=data.device)
-        is_over = time.monotonic() > give_up_s and len(durations_s) >= AGREEING
+        is_over = host.monotonic() > give_up_s and len(durations_s) >= AGREEING
         if run is not None and not is_over and not least_agree(durations_s):
             discontent += 1
         native(discontent)  # which also brings the ranks together
         if not discontent.item():
             return min(durations_s, default=0.0)
 
-        began_s = time.monotonic()
+        began_s = host.monotonic()
         if run is not None:
             run(data)
-        durations_s.append(time.monotonic() - began_s)
+        durations_s.append(host.monotonic() - began_s)
 
 
 def least_agree(durations_s: Sequence[float]) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -22,6 +21,7 @@ import torch.distributed as dist
 from latecomer.runtime.at_exit import close_at_exit, has_closed
 from latecomer.runtime.executor.nccl.groups import nccl
 from latecomer.runtime.health.native_work import NativeWaits, NativeWork
+from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.process_group import reductions
 from latecomer.runtime.process_group.starting import CLOSE_S, AllReduceEngine, Starting
@@ -59,7 +59,7 @@ class Collectives:
         self.chosen = chosen
         self.paths: Counter[str] = Counter()  # of all-reduces, or why they went natively
         self.native: Any = dist.ProcessGroup(store, rank, size)  # Any: its stub is incomplete
-        self._gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout)
+        self._gloo: Any = host.gloo(PrefixStore("gloo", store), rank, size, timeout)
         group.all_gather("connected")  # who destroys it now ends nobody's connecting
         self.backends: dict[str, tuple[Any, Any]] = {"cpu": (GLOO, self._gloo)}  # by device type
         if torch.cuda.is_available():
@@ -71,7 +71,7 @@ class Collectives:
         self.waits = NativeWaits(self._gloo, rank, size)
         self._unfit = functools.cache(self.unfit)
         self._engines: dict[str, Starting] = {}
-        self._lock = threading.Lock()
+        self._lock = host.Lock()
         close_at_exit(self)
 
     def unfit(self, device: torch.device) -> str:

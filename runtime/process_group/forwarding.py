@@ -13,7 +13,6 @@ completed (seen on 2.14.1), so that a program that polls would poll for ever.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from latecomer.runtime.host import host
 from latecomer.runtime.process_group.collectives import Collectives
 from latecomer.runtime.torch_versions import (
     PYTHON_BACKENDS,
@@ -147,7 +147,7 @@ class LatecomerBackend(_Forwarding, Backend):
     def __init__(self, collectives: Collectives) -> None:
         Backend.__init__(self, collectives.rank, collectives.size)
         self.collectives = collectives
-        self._thread = threading.local()
+        self._thread = host.ThreadLocal()
 
     def allreduce_sparse(self, *args: Any, **kwargs: Any) -> Work | None:
         """An all-reduce of sparse tensors."""

@@ -8,7 +8,6 @@ wait for each other until the time-out.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from latecomer.runtime.health.native_work import FailureDetector
+from latecomer.runtime.host import host
 from latecomer.runtime.work import AllReduceWork
 from latecomer.verify.errors import LatecomerError
 
@@ -43,8 +43,8 @@ class Starting:
         # the engine, once it runs and has been handed all that has waited for it
         self.ready: AllReduceEngine | None = None
         self._numbers = itertools.count()
-        self._lock = threading.RLock()  # nothing overtakes what has waited for the engine
-        threading.Thread(target=self._run, name="latecomer-start", daemon=True).start()
+        self._lock = host.RLock()  # nothing overtakes what has waited for the engine
+        host.Thread(target=self._run, name="latecomer-start", daemon=True).start()
 
     @property
     def engine(self) -> AllReduceEngine:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
+from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.torch_versions import Store
 from latecomer.runtime.work import SUMMABLE
@@ -86,7 +86,7 @@ def run(
     for number, case in enumerate(all_cases):
         inputs = [_data(case, seed, number, source) for source in range(world_size)]
         tensor = inputs[rank].clone().to(device)
-        time.sleep(late_s)
+        host.sleep(late_s)
         result = all_reduce(tensor, case.average).cpu()
         if check is not None:
             check(case, inputs, result)

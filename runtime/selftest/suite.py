@@ -12,7 +12,6 @@ hosts by ``NCCL_HOSTID`` and lets them talk over sockets) and runs the suite sev
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -28,6 +27,7 @@ from latecomer.runtime.config import configure
 from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.executor.load import Verified, load
 from latecomer.runtime.executor.nccl.streams import take_gpu
+from latecomer.runtime.host import host
 from latecomer.runtime.network.processes import Say, passes, talk
 from latecomer.runtime.optireduce.engine import OptiReduceEngine
 from latecomer.runtime.optireduce.hadamard import FLOATS
@@ -79,14 +79,14 @@ def _rank(
         take_gpu(rank, world_size)
 
     for line, run in _runs(schedules, device).items():
-        began = time.monotonic()
+        began = host.monotonic()
         try:
             result = run(PrefixStore(line, store), rank, world_size)
         except Exception as error:
             error.add_note(f"in: {line}")
             raise
         if rank == 0:
-            say(f"{line} {result} in {time.monotonic() - began:.1f} s")
+            say(f"{line} {result} in {host.monotonic() - began:.1f} s")
 
 
 def _runs(schedules: SchedulesByName, device: str) -> dict[str, CasesRun]:

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-import time
 from collections.abc import Callable, Mapping
 
 from latecomer.runtime.at_exit import close_at_exit, has_closed
+from latecomer.runtime.host import host
 from latecomer.runtime.telemetry.files import Line, State, encode
 from latecomer.runtime.telemetry.recorder import Event, OperationRecorder
 from latecomer.runtime.telemetry.records import Record, Round, Stage, UbtStep
@@ -42,8 +41,8 @@ class Periodic:
     def __init__(self, name: str, looks: Mapping[str, Callable[[bool], None]]) -> None:
         self._looks = dict(looks)
         self._failed: set[str] = set()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._closing = host.Event()
+        self._thread = host.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin; it ends at the latest with the program."""
@@ -100,7 +99,7 @@ class Journal:
         events, steps = self._recorder.news(self._feed)
         self._done += sum(isinstance(event, Record) for event in events)
         lines = [_encoded(event) for event in (*events, *steps)]
-        now_s = time.monotonic()
+        now_s = host.monotonic()
         if is_last or now_s >= self._next_state_s:
             self._next_state_s = now_s + STATE_S
             lines.append(encode(Line(state=self._state(is_over=is_last))))
@@ -120,8 +119,8 @@ class Journal:
     def _state(self, *, is_over: bool) -> State:
         alignment = self._recorder.alignment()
         return State(
-            unix_s=time.time(),
-            clock_s=time.monotonic() + alignment.offset_s,
+            unix_s=host.unix_time(),
+            clock_s=host.monotonic() + alignment.offset_s,
             uncertainty_s=alignment.uncertainty_s,
             entered=self._recorder.entered,
             done=self._done,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import secrets
-import socket
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import msgspec
 
+from latecomer.runtime.host import host
 from latecomer.verify.version import version
 
 NAMES_OF_JOB = ("LATECOMER_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
@@ -47,20 +45,20 @@ def origin(watch: str, rank: int, ranks: int, offset_s: float) -> Origin:
         watch=watch,
         rank=rank,
         ranks=ranks,
-        host=socket.gethostname(),
+        host=host.name(),
         process=os.getpid(),
         job=job_name(os.environ),
         version=version(),
         began=now.isoformat(timespec="milliseconds"),
         began_unix_s=now.timestamp(),
-        clock_s=time.monotonic() + offset_s,
+        clock_s=host.monotonic() + offset_s,
     )
 
 
 def new_watch() -> str:
     """A name for a watch that begins now; names of later watches sort behind it."""
     now = datetime.now(UTC)
-    return f"{now:%Y%m%dT%H%M%S.%f}-{secrets.token_hex(4)}"
+    return f"{now:%Y%m%dT%H%M%S.%f}-{host.random_token(4)}"
 
 
 def job_name(environment: Mapping[str, str]) -> str:

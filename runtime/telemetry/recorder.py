@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from latecomer.runtime.host import host
 from latecomer.runtime.network.clock import Alignment
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.telemetry.records import Rank, Record, Round, Stage, UbtStep
@@ -195,13 +195,13 @@ class Rounds(Observer):
     def step_begins(self, operation: int, phase: str, round: int) -> None:
         """Note when a watched round begins."""
         if operation in self.watched:
-            self._begun[operation, phase, round] = time.monotonic()
+            self._begun[operation, phase, round] = host.monotonic()
 
     def step_ends(self, operation: int, phase: str, round: int) -> None:
         """Remember a watched round."""
         began_s = self._begun.pop((operation, phase, round), None)
         if began_s is not None:
-            ended = Round(operation, phase, round, began_s, time.monotonic())
+            ended = Round(operation, phase, round, began_s, host.monotonic())
             self.ended.append(ended)
             if self.tell is not None:
                 self.tell(ended)

@@ -10,10 +10,10 @@ the training nor the files from going on.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from latecomer.runtime.host import host
 from latecomer.runtime.telemetry.recorder import OperationRecorder
 from latecomer.runtime.telemetry.records import NATIVE, Record
 
@@ -85,7 +85,7 @@ class Steps:
 
     def _unix_minus_clock_s(self) -> float:
         offset_s = self._recorder.alignment().offset_s
-        return time.time() - (time.monotonic() + offset_s)
+        return host.unix_time() - (host.monotonic() + offset_s)
 
 
 def described(records: list[Record], unix_minus_clock_s: float) -> dict[str, float]:

@@ -6,13 +6,13 @@ whom is told by ``latecomer watch --prometheus``, which reads all ranks' files.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from latecomer.runtime.host import host
 from latecomer.runtime.telemetry.recorder import OperationRecorder
 from latecomer.runtime.telemetry.records import Record
 
@@ -24,7 +24,7 @@ class Tally(Collector):
         self._recorder = recorder
         self._rank = recorder.group.rank
         self._feed = recorder.feed()
-        self._changing = threading.Lock()  # held by the look and by each request
+        self._changing = host.Lock()  # held by the look and by each request
         self._done_by_way: Counter[str] = Counter()
         self._begun_without: Counter[int] = Counter()
         self._operation_s = 0.0

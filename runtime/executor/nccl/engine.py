@@ -18,8 +18,6 @@ and no event may be queried while a graph is captured, so nothing may be in flig
 from __future__ import annotations
 
 import itertools
-import threading
-import time
 from collections.abc import Callable, Iterator
 
 import torch
@@ -31,6 +29,7 @@ from latecomer.runtime.executor.nccl.streams import Device, Stream, StreamEvent
 from latecomer.runtime.executor.nccl.watcher import Watcher
 from latecomer.runtime.health.diagnosis import WaitFor
 from latecomer.runtime.health.watchdog import Watchdog
+from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.work import AllReduceWork, Observer, TransferEnd
 from latecomer.verify.errors import ArgumentError
@@ -90,7 +89,7 @@ class DeviceEngine:
             raise watchdog.failure or error from error
         self._streams = [device.stream() for _ in self._groups]
         self._ran: set[object] = set()  # the ways in which operations have run
-        self._enqueuing = threading.Lock()  # of two operations one is first, on all streams
+        self._enqueuing = host.Lock()  # of two operations one is first, on all streams
         self._watcher = Watcher(group.timeout_s, self._reached, ended, self._broke)
         self._is_over = False
 
@@ -119,7 +118,7 @@ class DeviceEngine:
         self._results.hand_out(work, done)
         if captured:  # it is over for the host; each replay runs it without the host
             work.join = lambda: self._device.current().wait(done)
-            self._reached(work.number, time.monotonic())
+            self._reached(work.number, host.monotonic())
             self._ended(work)
         else:
             self._ran.add(work.key)
@@ -134,7 +133,7 @@ class DeviceEngine:
         self._is_over = True
         self._watcher.stop()
         for group in self._groups:
-            threading.Thread(
+            host.Thread(
                 target=self._cut, args=(group,), name="latecomer-abort", daemon=True
             ).start()
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -25,6 +24,7 @@ import torch.distributed as dist
 
 from latecomer.runtime.executor.nccl.streams import Device
 from latecomer.runtime.health.native_work import reason
+from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.torch_versions import Store
 from latecomer.verify.errors import ArgumentError, LatecomerError
@@ -134,7 +134,7 @@ def _within(limit_s: float, call: Callable[[], None]) -> None:
             problems.append(error)
 
     # torch's calls can't be interrupted: one that does not come back is left behind
-    thread = threading.Thread(target=run, name="latecomer-groups", daemon=True)
+    thread = host.Thread(target=run, name="latecomer-groups", daemon=True)
     thread.start()
     thread.join(limit_s)
     if thread.is_alive():

@@ -11,13 +11,12 @@ devices have come, ask in time who has not.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from latecomer.runtime.executor.nccl.streams import StreamEvent
+from latecomer.runtime.host import host
 from latecomer.runtime.work import AllReduceWork
 
 SHORTEST_S = 50e-6  # between two looks
@@ -52,7 +51,7 @@ class EventArrivals:
     def take(self) -> list[tuple[int, float]]:
         """Those that have been reached by now."""
         arrivals = [
-            (operation, time.monotonic())
+            (operation, host.monotonic())
             for operation, event in self._events.items()
             if event.query()
         ]
@@ -90,11 +89,11 @@ class Watcher:
         self._failed = failed
         self._events = EventArrivals()
         self.sources: list[ArrivalSource] = [self._events]
-        self.moved_s = self._landed_s = time.monotonic()
+        self.moved_s = self._landed_s = host.monotonic()
         self._flights: dict[int, EnqueuedOperation] = {}
-        self._news = threading.Condition()
+        self._news = host.Condition()
         self._is_over = False
-        self._thread = threading.Thread(target=self._run, name="latecomer-device", daemon=True)
+        self._thread = host.Thread(target=self._run, name="latecomer-device", daemon=True)
         self._thread.start()
 
     @property
@@ -117,11 +116,11 @@ class Watcher:
 
     def close(self) -> None:
         """Stop when nothing is in flight, or after ``CLOSE_S`` seconds."""
-        limit_s = time.monotonic() + CLOSE_S
+        limit_s = host.monotonic() + CLOSE_S
         with self._news:
-            self._news.wait_for(lambda: self._is_over or self.idle, limit_s - time.monotonic())
+            self._news.wait_for(lambda: self._is_over or self.idle, limit_s - host.monotonic())
         self.stop()
-        if threading.current_thread() is not self._thread:
+        if host.current_thread() is not self._thread:
             self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
@@ -131,8 +130,8 @@ class Watcher:
             except Exception as error:  # whatever it is, nobody may be left waiting
                 self.stop()
                 self._failed(error)
-            quiet_s = time.monotonic() - self.moved_s
-            time.sleep(min(LONGEST_S, max(SHORTEST_S, SHARE * quiet_s)))
+            quiet_s = host.monotonic() - self.moved_s
+            host.sleep(min(LONGEST_S, max(SHORTEST_S, SHARE * quiet_s)))
 
     def _has_flights(self) -> bool:
         """Wait for some; false when it is over."""
@@ -148,7 +147,7 @@ class Watcher:
             for source in self.sources:
                 arrivals += source.take()
         for operation, at_s in arrivals:
-            self.moved_s = time.monotonic()
+            self.moved_s = host.monotonic()
             if (flight := self._flights.get(operation)) is not None:
                 flight.arrived_s = flight.work.arrived_s = at_s
             self._arrived(operation, at_s)
@@ -162,10 +161,10 @@ class Watcher:
         if flight.arrived_s is None or flight.work.number not in self._flights:
             return False
         began_s = max(flight.arrived_s, self._landed_s)
-        return time.monotonic() > began_s + self._limit_s
+        return host.monotonic() > began_s + self._limit_s
 
     def _land(self, flight: EnqueuedOperation) -> None:
-        self.moved_s = self._landed_s = time.monotonic()
+        self.moved_s = self._landed_s = host.monotonic()
         with self._news:
             del self._flights[flight.work.number]
             self._news.notify_all()

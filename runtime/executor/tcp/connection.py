@@ -7,14 +7,11 @@ at a few kB per packet a wake-up for each would cost more than everything else.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import socket
-import sys
 from collections.abc import Callable
-from termios import TIOCOUTQ
 
 from latecomer.runtime.executor.tcp.frames import CREDIT, HEADER, LARGEST_FRAME
 from latecomer.runtime.executor.tcp.transfer import TransferState
+from latecomer.runtime.host import SHUT_RDWR, SO_RCVLOWAT, SOL_SOCKET, Socket, host
 
 READS = 16  # from one connection before others have their turn
 Find = Callable[[int, int, int, int, int, int], tuple[TransferState, int] | None]
@@ -37,7 +34,7 @@ class Mismatch(Exception):
 class Connection:
     """This rank's end of the connection to ``peer``; PeerLost is raised if it is closed."""
 
-    def __init__(self, tcp: socket.socket, peer: int, find: Find, wake: int) -> None:
+    def __init__(self, tcp: Socket, peer: int, find: Find, wake: int) -> None:
         self.peer = peer
         self._socket = tcp
         self._find = find
@@ -68,7 +65,7 @@ class Connection:
         wake_at = min(self._left, self._wake) if self._receiving is not None else 1
         if wake_at != self._wake_at:  # a system call, which most reads do not need
             self._wake_at = wake_at
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_at)
+            self._socket.setsockopt(SOL_SOCKET, SO_RCVLOWAT, wake_at)
 
     def _read(self) -> bool:
         """Read once: data to where it belongs, and the header behind it; false to stop here."""
@@ -162,12 +159,12 @@ class Connection:
         """Bytes that the kernel has taken and the peer's kernel has not yet confirmed."""
         if self.lost:
             return 0
-        return int.from_bytes(fcntl.ioctl(self._socket, TIOCOUTQ, b"\0\0\0\0"), sys.byteorder)
+        return host.unacknowledged(self._socket)
 
     def cut(self) -> None:
         """End the connection for both sides, while another thread may still use it."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection; what the kernel has taken is still delivered."""

@@ -24,13 +24,13 @@ transfers share a port and the completion takes a tenth longer.
 from __future__ import annotations
 
 import bisect
-import time
 from collections import deque
 from collections.abc import Collection, Mapping
 
 from latecomer.runtime.executor.tcp.connection import Connection, PeerLost
 from latecomer.runtime.executor.tcp.frames import Sizes
 from latecomer.runtime.executor.tcp.transfer import TransferState
+from latecomer.runtime.host import host
 
 AHEAD_SHARE = 4  # a transfer behind the due one may be a quarter of its chunk ahead
 AHEAD_TRANSFERS = 2  # behind the due one get credit, to fill a gap
@@ -134,7 +134,7 @@ class SendBacklog:
         """Ask the kernel what has arrived; learn the rate if there was a backlog all the time."""
         unacknowledged = sum(connection.unacknowledged() for connection in self._connections)
         self._arrived = handed_over - unacknowledged
-        now_s = time.monotonic()
+        now_s = host.monotonic()
         passed_s = now_s - self._since_s
         if now_s - self._looked_s > HELD_S:  # it was not asked for, so there was no backlog
             self._begin_measuring(now_s)
@@ -160,7 +160,7 @@ class Sender:
         self._backlog = SendBacklog(connections.values(), sizes.held)
         self._ready: list[tuple[int, int]] = []  # (operation, end), in order
         self.held_back = False  # something may go as soon as the backlog is smaller
-        self.moved_s = time.monotonic()  # when something last went
+        self.moved_s = host.monotonic()  # when something last went
 
     def receive_credit(self, state: TransferState, i: int, upto: int) -> None:
         """The receiver of send ``i`` allows it up to byte ``upto``."""
@@ -191,7 +191,7 @@ class Sender:
                     return went
                 state.touch(i)
                 connection.send(state, i, length)
-                self.moved_s = time.monotonic()
+                self.moved_s = host.monotonic()
                 went = True
             if state.done[i] == state.credit[i]:
                 del self._ready[at]

@@ -21,10 +21,11 @@ the kernel may hold what it likes.
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections.abc import Collection
 from dataclasses import dataclass
+
+from latecomer.runtime.host import IPPROTO_TCP, TCP_CONGESTION, Socket
 
 HEADER = struct.Struct("<IIQQQ")
 CREDIT = 0x80000000
@@ -65,7 +66,7 @@ ONE_HOST = Sizes(
 LARGEST_FRAME = ONE_HOST.frame
 
 
-def fitting(sockets: Collection[socket.socket]) -> Sizes:
+def fitting(sockets: Collection[Socket]) -> Sizes:
     """For one host, if all peers have this rank's own address; else for a network.
 
     On one host the sockets are given Reno, which every kernel has and any user may choose: nothing
@@ -75,5 +76,5 @@ def fitting(sockets: Collection[socket.socket]) -> Sizes:
     if not local:
         return NETWORK
     for tcp in sockets:
-        tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+        tcp.setsockopt(IPPROTO_TCP, TCP_CONGESTION, b"reno")
     return ONE_HOST

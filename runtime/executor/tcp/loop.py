@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import select
-import socket
-import threading
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 
@@ -16,6 +12,7 @@ from latecomer.runtime.executor.tcp.flow_control import LOOK_S, ReceiveCredits, 
 from latecomer.runtime.executor.tcp.frames import CREDIT, fitting
 from latecomer.runtime.executor.tcp.transfer import PieceBuffer, TransferState
 from latecomer.runtime.health.diagnosis import WaitFor
+from latecomer.runtime.host import EPOLLIN, EPOLLOUT, Socket, host
 from latecomer.runtime.work import AllReduceWork, Observer
 
 CLOSE_S = 5.0
@@ -35,7 +32,7 @@ class EventLoop:
 
     def __init__(
         self,
-        sockets: Mapping[int, socket.socket],
+        sockets: Mapping[int, Socket],
         rank: int,
         phases: int,
         observer: Observer,
@@ -62,18 +59,18 @@ class EventLoop:
         self._calls: deque[Callable[[], None]] = deque()
         self._stop = self._drain = False
         self._busy_s = math.inf  # since when the thread works, and does not wait for events
-        self._moved_s = time.monotonic()
-        self._bell, self._door = socket.socketpair()
+        self._moved_s = host.monotonic()
+        self._bell, self._door = host.socketpair()
         self._bell.setblocking(False)
-        self._poll = select.epoll()
+        self._poll = host.epoll()
         for number in (self._door.fileno(), *self._by_number):
-            self._poll.register(number, select.EPOLLIN)
-        self._thread = threading.Thread(target=self._run, name="latecomer-tcp", daemon=True)
+            self._poll.register(number, EPOLLIN)
+        self._thread = host.Thread(target=self._run, name="latecomer-tcp", daemon=True)
         self._thread.start()
 
     def submit(self, work: AllReduceWork) -> None:
         """Start an operation; any thread. Divides at once where it is an average."""
-        self._moved_s = time.monotonic()
+        self._moved_s = host.monotonic()
         if work.average:
             work.flat.div_(len(self._connections) + 1)
         self._submitted.append(work)
@@ -88,7 +85,7 @@ class EventLoop:
         """Stop at once: no tensor is touched any more, all connections are closed."""
         self._stop = True
         self._ring()
-        if threading.current_thread() is not self._thread:
+        if host.current_thread() is not self._thread:
             self._thread.join(STOP_S)
         for connection in self._connections.values():
             connection.cut()  # a thread that is stuck in an observer finds them so
@@ -103,7 +100,7 @@ class EventLoop:
     def waiting(self) -> tuple[WaitFor, float] | None:
         """What the oldest operation waits for; any thread, so at worst it has just passed."""
         state = self._states.get(min(self._states, default=-1))
-        if state is None or time.monotonic() - self._busy_s > STUCK_S:
+        if state is None or host.monotonic() - self._busy_s > STUCK_S:
             return None
         for i, end in enumerate(state.program.ends):
             come = state.done[i] if end.send else state.arrived[i]
@@ -149,7 +146,7 @@ class EventLoop:
         """Wait for something to happen, and do all that follows from it."""
         self._busy_s = math.inf
         events = self._poll.poll(LOOK_S if self._sender.held_back else None)
-        self._busy_s = time.monotonic()
+        self._busy_s = host.monotonic()
         for number, event in events:
             if self._stop:
                 return
@@ -158,11 +155,11 @@ class EventLoop:
                 continue
             connection = self._by_number[number]
             try:
-                if event & select.EPOLLOUT:
+                if event & EPOLLOUT:
                     connection.write()
-                if event & ~select.EPOLLOUT:
+                if event & ~EPOLLOUT:
                     connection.read()
-                    self._moved_s = time.monotonic()
+                    self._moved_s = host.monotonic()
             except PeerLost as lost:
                 self._lose(connection, lost)
         while self._calls:
@@ -183,8 +180,8 @@ class EventLoop:
                     continue
             if connection.blocked is not connection.armed:
                 connection.armed = connection.blocked
-                out = select.EPOLLOUT if connection.blocked else 0
-                self._poll.modify(connection.number, select.EPOLLIN | out)
+                out = EPOLLOUT if connection.blocked else 0
+                self._poll.modify(connection.number, EPOLLIN | out)
         self._end_complete()
 
     def _has_work(self) -> bool:

@@ -10,12 +10,12 @@ the data is in the cache.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections import defaultdict, deque
 
 import torch
 
 from latecomer.runtime.executor.tcp.frames import Sizes
+from latecomer.runtime.host import host
 from latecomer.runtime.work import AllReduceWork, Observer
 
 ALIGN = 16  # bytes: a multiple of every element's size
@@ -57,7 +57,7 @@ class TransferState:
         self.number = work.number
         digest = hashlib.blake2b(work.description.encode(), digest_size=8).digest()
         self.digest = int.from_bytes(digest, "little")
-        self.moved_s = time.monotonic()
+        self.moved_s = host.monotonic()
         self._spare = spare
         self._sizes = sizes
         # The base class does nothing: no calls for it with every piece.
@@ -162,7 +162,7 @@ class TransferState:
 
     def advance(self, i: int, length: int) -> None:
         """So many more bytes of end ``i`` are done."""
-        self.moved_s = time.monotonic()
+        self.moved_s = host.monotonic()
         self.done[i] = done = self.done[i] + length
         for j in self.program.waiting[i]:
             if stash := self._stash.get(j):

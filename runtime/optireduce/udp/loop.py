@@ -12,14 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import queue
-import select
-import socket
-import threading
-import time
 from collections import deque
 from collections.abc import Callable
 
+from latecomer.runtime.host import POLLIN, POLLOUT, SimpleQueue, host
 from latecomer.runtime.optireduce.options import KIB
 from latecomer.runtime.optireduce.udp.bucket import Bucket, ScratchPool
 from latecomer.runtime.optireduce.udp.endpoint import Endpoint
@@ -57,15 +53,15 @@ class UdpLoop:
         self._broken = broken
         self._send_most = BURSTS * protocol.options.burst  # datagrams, between two other steps
         self._calls: deque[Callable[[], None]] = deque()
-        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._waker, self._woken = socket.socketpair()
+        self._tasks: SimpleQueue[Callable[[], None] | None] = host.SimpleQueue()
+        self._waker, self._woken = host.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
         self._closing = False
         self._data_received = 0  # datagrams of data, at the last look
         self._pool = ScratchPool()
         self._threads = [
-            threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
+            host.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
             for run, name in ((self._loop, "latecomer-ubt"), (self._compute, "latecomer-mean"))
         ]
         for thread in self._threads:
@@ -98,7 +94,7 @@ class UdpLoop:
 
     def _encode(self, bucket: Bucket) -> None:
         bucket.encode(self._pool)
-        self._call(lambda: self.protocol.open(bucket, time.monotonic()))
+        self._call(lambda: self.protocol.open(bucket, host.monotonic()))
 
     def _finish(self, bucket: Bucket) -> None:
         bucket.finish()
@@ -117,18 +113,18 @@ class UdpLoop:
 
     def _loop(self) -> None:
         protocol = self.protocol
-        poll = select.poll()
-        poll.register(self._woken, select.POLLIN)
-        poll.register(self.endpoint, select.POLLIN)
+        poll = host.poll()
+        poll.register(self._woken, POLLIN)
+        poll.register(self.endpoint, POLLIN)
         wake_s = 0.0
         is_full = False
         was_full = False
         found_few = False
-        off_s = time.monotonic() - time.thread_time()  # grows while this thread does not run
+        off_s = host.monotonic() - host.thread_time()  # grows while this thread does not run
         while not self._closing:
-            wait_s = min(max(0.0, wake_s - time.monotonic()), LONGEST_S)
+            wait_s = min(max(0.0, wake_s - host.monotonic()), LONGEST_S)
             if is_full != was_full:
-                poll.modify(self.endpoint, select.POLLIN | (select.POLLOUT if is_full else 0))
+                poll.modify(self.endpoint, POLLIN | (POLLOUT if is_full else 0))
                 was_full = is_full
             ready = poll.poll(wait_s * 1e3)
 
@@ -136,11 +132,11 @@ class UdpLoop:
             data_bytes = self._data_received * protocol.options.datagram_bytes
             found_few = 0 < data_bytes < FEW_BYTES
             if found_few and found_few_before:
-                time.sleep(PAUSE_S)
+                host.sleep(PAUSE_S)
 
-            now_s = time.monotonic()  # deadlines are judged by it: no pause before it is missed
+            now_s = host.monotonic()  # deadlines are judged by it: no pause before it is missed
             off_before_s = off_s
-            off_s = now_s - time.thread_time()
+            off_s = now_s - host.thread_time()
             # less what it meant to sleep
             paused_s = off_s - off_before_s - wait_s - PAUSE_S
             if paused_s > SHORT_S:
@@ -167,7 +163,7 @@ class UdpLoop:
                 return True
             count, events = received
             datagrams += count
-            now_s = time.monotonic()
+            now_s = host.monotonic()
             for event in events:
                 self.protocol.receive_message(event, now_s)
                 if isinstance(event, Placed):
@@ -181,7 +177,7 @@ class UdpLoop:
         """Send some; whether the kernel is full (poll tells when not)."""
         sent = 0
         while sent < self._send_most:
-            now_s = time.monotonic()
+            now_s = host.monotonic()
             message = self.protocol.message_to_send(now_s, data=data)
             if message is None:
                 return False

@@ -14,7 +14,6 @@ import ctypes
 import errno
 import itertools
 import os
-import socket
 import struct
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,14 @@ from typing import Any
 
 import numpy as np
 
+from latecomer.runtime.host import (
+    IPPROTO_UDP,
+    MSG_DONTWAIT,
+    SO_RCVBUF,
+    SO_SNDBUF,
+    SOL_SOCKET,
+    Socket,
+)
 from latecomer.runtime.network.addresses import datagram_socket
 from latecomer.runtime.optireduce.options import Options
 from latecomer.runtime.optireduce.udp.events import Bytes
@@ -67,14 +74,14 @@ class UdpSocket:
         self._reader = reader(self._socket)
         self._drained = False
         self._held: deque[Bytes] = deque()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer_bytes)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer_bytes)
+        self._socket.setsockopt(SOL_SOCKET, SO_SNDBUF, options.send_buffer_bytes)
+        self._socket.setsockopt(SOL_SOCKET, SO_RCVBUF, options.receive_buffer_bytes)
         # Linux tells twice what it grants: the other half is for its own bookkeeping
-        granted = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+        granted = self._socket.getsockopt(SOL_SOCKET, SO_RCVBUF) // 2
         segments = options.offload and self._try(UDP_SEGMENT, options.datagram_bytes)
         coalesces = options.offload and self._try(UDP_GRO, 1)
         if segments:  # per call instead: the short datagrams must go by themselves
-            self._socket.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 0)
+            self._socket.setsockopt(IPPROTO_UDP, UDP_SEGMENT, 0)
         sends = "GSO" if segments else "one by one"
         receives = "GRO" if coalesces else "one by one"
         host, port = self.address
@@ -84,7 +91,7 @@ class UdpSocket:
         )
         self.together = options.burst if segments else 1
         segment = struct.pack("H", options.datagram_bytes)
-        self._segment = [(socket.IPPROTO_UDP, UDP_SEGMENT, segment)]
+        self._segment = [(IPPROTO_UDP, UDP_SEGMENT, segment)]
 
     def fileno(self) -> int:
         """For poll."""
@@ -122,7 +129,7 @@ class UdpSocket:
 
     def _try(self, option: int, value: int) -> bool:
         with contextlib.suppress(OSError):
-            self._socket.setsockopt(socket.IPPROTO_UDP, option, value)
+            self._socket.setsockopt(IPPROTO_UDP, option, value)
             return True
         return False
 
@@ -130,7 +137,7 @@ class UdpSocket:
 class BatchReader:
     """Reads a socket that does not block; datagrams of one length in a row are one batch."""
 
-    def __init__(self, source: socket.socket) -> None:
+    def __init__(self, source: Socket) -> None:
         self._rows: Bytes = np.zeros((MESSAGES, STRIDE_BYTES), np.uint8)
         self._flat: Bytes = self._rows.reshape(-1)
         self._vectors = np.zeros((MESSAGES, 2), "<u8")
@@ -149,7 +156,7 @@ class BatchReader:
     def read(self) -> tuple[int, list[Bytes]]:
         """(messages taken, their datagrams: uint8 [datagrams, bytes], valid until the next)."""
         self._control_bytes[:] = CONTROL.itemsize
-        taken = _recvmmsg(*self._call, socket.MSG_DONTWAIT, None)
+        taken = _recvmmsg(*self._call, MSG_DONTWAIT, None)
         if taken >= 0:
             return taken, list(self._batches(taken))
         return (0 if is_full(ctypes.get_errno()) else 1), []
@@ -164,7 +171,7 @@ class BatchReader:
                     yield self._rows[low:high, :length]
             return
         control = self._control[:taken]
-        is_gro = (control["level"] == socket.IPPROTO_UDP) & (control["type"] == UDP_GRO)
+        is_gro = (control["level"] == IPPROTO_UDP) & (control["type"] == UDP_GRO)
         segments = np.where(controlled & is_gro, control["segment"], lengths)
         yield from self._joined(lengths.tolist(), segments.tolist())
 

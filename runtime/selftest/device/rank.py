@@ -7,7 +7,6 @@ to it. A delay holds up the stream, not the host, as a kernel does that takes lo
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,6 +18,7 @@ import torch.distributed as dist
 
 from latecomer.runtime.device.simulated import SimulatedDevice, SimulatedStream
 from latecomer.runtime.executor.nccl.streams import CudaDevice, CudaStream, Stream, take_gpu
+from latecomer.runtime.host import host, monotonic_now
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.torch_versions import PrefixStore, Store, occupy_gpu
 
@@ -78,7 +78,7 @@ class RankContext:
     cycles_per_s: float = 0.0
     steps: int = field(default=0, init=False)
     doing: str = field(default="starts", init=False)
-    since_s: float = field(default_factory=time.monotonic, init=False)
+    since_s: float = field(default_factory=monotonic_now, init=False)
 
     @property
     def tensors(self) -> torch.device:
@@ -97,7 +97,7 @@ class RankContext:
         """
         self.steps += 1
         self.doing = doing
-        self.since_s = time.monotonic()
+        self.since_s = host.monotonic()
 
     def fresh_store(self, name: str) -> Store:
         """A part of the store that nobody has used; all ranks ask for it at the same step."""
@@ -151,7 +151,7 @@ class RankContext:
             return event
 
         reached_s: list[float] = []
-        self.launch(lambda: reached_s.append(time.perf_counter()))
+        self.launch(lambda: reached_s.append(host.perf_counter()))
         return reached_s
 
     def between_s(self, first: Mark, last: Mark) -> float:
@@ -165,7 +165,7 @@ class RankContext:
         if self.kind == "cuda":
             occupy_gpu(int(seconds * self.cycles_per_s))
         else:
-            self.launch(lambda: time.sleep(seconds))
+            self.launch(lambda: host.sleep(seconds))
 
     def barrier(self, element: torch.Tensor) -> None:
         """No stream gets past it before all have come to it; ``element`` is one, to reduce."""

@@ -8,7 +8,6 @@ a grace.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from latecomer.runtime.device import predict
+from latecomer.runtime.host import host
 from latecomer.runtime.network.processes import RanksFailed, Say, talk
 from latecomer.runtime.selftest.device import cases, measure
 from latecomer.runtime.selftest.device.cases import OperationCase, all_cases
@@ -85,11 +85,11 @@ def run(plan: SelftestPlan, report: GpuReport, say: Callable[[str], None]) -> No
             for message in messages:
                 if isinstance(message, Stuck):
                     stuck_ranks[message.rank] = message
-                    grace_ends_s = min(grace_ends_s, time.monotonic() + GRACE_S)
+                    grace_ends_s = min(grace_ends_s, host.monotonic() + GRACE_S)
                 else:
                     _add_to_report(report, message, say)
                 all_stuck = len(stuck_ranks) == report.ranks
-                if stuck_ranks and (all_stuck or time.monotonic() > grace_ends_s):
+                if stuck_ranks and (all_stuck or host.monotonic() > grace_ends_s):
                     raise RanksFailed(name_hanging(stuck_ranks, report.ranks))
         report.error = ""
     except RanksFailed as failure:

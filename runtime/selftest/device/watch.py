@@ -7,13 +7,12 @@ have taken more steps than the one they wait for; a process that was stopped say
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import msgspec
 
+from latecomer.runtime.host import host
 from latecomer.runtime.network.processes import Say
 from latecomer.runtime.selftest.device.rank import RankContext
 
@@ -31,14 +30,14 @@ class Stuck(msgspec.Struct, frozen=True):
 @contextmanager
 def watched(context: RankContext, say: Say, limit_s: float) -> Iterator[None]:
     """Inside, :class:`Stuck` is said when this rank takes no step for ``limit_s`` seconds."""
-    over = threading.Event()
+    over = host.Event()
 
     def watch() -> None:
         while not over.wait(limit_s / LOOKS):
-            if time.monotonic() - context.since_s > limit_s:
+            if host.monotonic() - context.since_s > limit_s:
                 say(Stuck(context.rank, context.steps, context.doing))  # again and again
 
-    threading.Thread(target=watch, name="latecomer-selftest-watch", daemon=True).start()
+    host.Thread(target=watch, name="latecomer-selftest-watch", daemon=True).start()
     try:
         yield
     finally:

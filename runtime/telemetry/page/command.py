@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from latecomer.runtime.host import host
 from latecomer.runtime.telemetry.follower import Follower
 from latecomer.runtime.telemetry.overview import overview, shown
 from latecomer.runtime.telemetry.page.model import MOST_ARRIVALS, model
@@ -135,7 +135,7 @@ def _show_once(directory: Path, html: Path | None, last: int, *, as_json: bool) 
         headline = _write_page(follower, html, last, reload_s=None)
         print(f"{html}: {headline}")
         return
-    glance = overview(follower, last, time.time())
+    glance = overview(follower, last, host.unix_time())
     if as_json:
         print(json.dumps(glance.as_json()))
     else:
@@ -175,7 +175,7 @@ def _follow_page(directory: Path, html: Path, last: int, every_s: float, tell: T
     print(f"{html}: written every {every_s:g} s, until Ctrl-C; it loads itself again", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            time.sleep(every_s)
+            host.sleep(every_s)
             with contextlib.suppress(FormatError):  # emptied for the next job: the page stays
                 follower.read()
                 tell(follower)
@@ -192,8 +192,8 @@ def _follow_table(directory: Path, last: int, every_s: float, tell: Tell) -> Non
                 terminal.update(Text(f"{error}; Ctrl-C ends the wait"), refresh=True)
             else:
                 tell(follower)
-                terminal.update(shown(overview(follower, last, time.time())), refresh=True)
-            time.sleep(every_s)
+                terminal.update(shown(overview(follower, last, host.unix_time())), refresh=True)
+            host.sleep(every_s)
 
 
 def _write_page(follower: Follower, html: Path, last: int, reload_s: float | None) -> str:

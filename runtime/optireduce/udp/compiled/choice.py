@@ -17,13 +17,13 @@ import os
 import platform
 import select
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
+from latecomer.runtime.host import host
 from latecomer.runtime.optireduce.options import Options, When
 from latecomer.runtime.optireduce.udp.data_path import NUMPY, DataPath
 from latecomer.runtime.optireduce.udp.endpoint import Endpoint
@@ -75,10 +75,10 @@ def _compiled() -> tuple[DataPath | None, str]:
     """The compiled path; or none, and why."""
     reason = unfit()
     if not reason:
-        began_s = time.monotonic()
+        began_s = host.monotonic()
         with _alone():
             from latecomer.runtime.optireduce.udp.compiled.placement import COMPILED
-        took_s = time.monotonic() - began_s
+        took_s = host.monotonic() - began_s
         if not (reason := fault(COMPILED)):
             logger.info("UBT's data path is compiled; loaded in %.1f s", took_s)
             return COMPILED._replace(how="data path compiled"), ""
@@ -153,9 +153,9 @@ def _to_oneself(
         sending = Endpoint(channel, path.placer(sender))
         receiving = Endpoint(channel, placer)
         sent = sum(sending.send(message) for message in messages)
-        until_s = time.monotonic() + TRY_S
+        until_s = host.monotonic() + TRY_S
         read = 0
-        while read < sent and select.select([channel], [], [], until_s - time.monotonic())[0]:
+        while read < sent and select.select([channel], [], [], until_s - host.monotonic())[0]:
             while (received := receiving.receive()) is not None:
                 count, new_events = received
                 read += count
@@ -167,13 +167,13 @@ def _to_oneself(
 def _alone() -> Iterator[None]:
     """Hold a lock that all processes on this machine share, if it can be had in time."""
     with (Path(__file__).parent / "kernels.py").open() as file:
-        until_s = time.monotonic() + COMPILE_S
-        while time.monotonic() < until_s:
+        until_s = host.monotonic() + COMPILE_S
+        while host.monotonic() < until_s:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                time.sleep(LOOK_S)
+                host.sleep(LOOK_S)
             except OSError:  # a file system without locks: each compiles for itself
                 break
         yield

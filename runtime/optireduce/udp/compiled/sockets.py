@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from latecomer.runtime.host import AF_INET, AF_INET6, IPPROTO_UDP, MSG_DONTWAIT, Socket
 from latecomer.runtime.optireduce.options import HEADER_BYTES, Options
 from latecomer.runtime.optireduce.udp.compiled import kernels, messages
 from latecomer.runtime.optireduce.udp.events import Burst, Bytes
@@ -27,8 +28,8 @@ from latecomer.runtime.optireduce.udp.socket import (
     is_full,
 )
 
-assert (HEADER_BYTES, socket.MSG_DONTWAIT) == (messages.HEADER, messages.DONTWAIT)
-GRO = socket.IPPROTO_UDP | UDP_GRO << 32
+assert (HEADER_BYTES, MSG_DONTWAIT) == (messages.HEADER, messages.DONTWAIT)
+GRO = IPPROTO_UDP | UDP_GRO << 32
 CONTROL_BYTES = 18  # of a struct cmsghdr with a number of 16 bits
 DATAGRAMS = 1024  # sent by one call at most
 
@@ -112,7 +113,7 @@ class UnwrittenBurst:
 class CompiledReader(BatchReader):
     """All that one call took is one batch, of whatever lengths, and nothing is moved."""
 
-    def __init__(self, source: socket.socket) -> None:
+    def __init__(self, source: Socket) -> None:
         super().__init__(source)
         self._source = source
         self._message_headers, self._controls = (
@@ -139,7 +140,7 @@ class CompiledSocket(UdpSocket):
     def __init__(self, options: Options, address: str, reader: type[BatchReader]) -> None:
         super().__init__(options, address, reader)
         self._socket_addresses = dict[int, Bytes]()  # struct sockaddr_in, by rank
-        segment = socket.IPPROTO_UDP | UDP_SEGMENT << 32
+        segment = IPPROTO_UDP | UDP_SEGMENT << 32
         self._control = np.array([CONTROL_BYTES, segment, options.datagram_bytes])
         self._message_headers = np.zeros((MESSAGES, 8), np.int64)
         self._vectors = np.zeros((3 * DATAGRAMS, 2), np.int64)
@@ -201,10 +202,10 @@ def _socket_address(host: str, port: int) -> Bytes:
     The family is written as this machine has it, the rest as the network has.
     """
     if ":" in host:
-        family = struct.pack("=H", socket.AF_INET6)
-        address = socket.inet_pton(socket.AF_INET6, host)
+        family = struct.pack("=H", AF_INET6)
+        address = socket.inet_pton(AF_INET6, host)
         flow = scope = 0
         return np.frombuffer(family + struct.pack("!HI16sI", port, flow, address, scope), np.uint8)
-    family = struct.pack("=H", socket.AF_INET)
+    family = struct.pack("=H", AF_INET)
     address = socket.inet_aton(socket.gethostbyname(host))
     return np.frombuffer(family + struct.pack("!H4s8x", port, address), np.uint8)
