@@ -60,8 +60,11 @@ def connect(
         apart.join()
         if absent := sorted(handshakes.missing):
             names = ", ".join(map(str, absent))
-            text = f"rank(s) {names}: no connection within {group.timeout_s:g} s"
-            raise RankFailure(absent, text)
+            text = (
+                f"rank(s) {names}: no connection within {group.timeout_s:g} s: "
+                "is a firewall between?"
+            )
+            raise RankFailure(absent, text, handshakes.unanswered(own=where[group.rank]))
         failed.pop_all()
     for connection in handshakes.connections():
         # credits and headers are small, and must not wait for the acknowledgement of what is before
@@ -91,6 +94,16 @@ class _Handshakes:
     def missing(self) -> set[int]:
         """Ranks to and from which a connection is still to be made."""
         return set(self._to) - set(self.outgoing) | self._origin - set(self.incoming)
+
+    def unanswered(self, own: str) -> list[str]:
+        """Where a connection is missing, a line each; ``own`` is where this rank listens."""
+        lines = []
+        for peer, where in self._to.items():
+            if peer not in self.outgoing:
+                lines.append(f"rank {peer} does not answer on TCP at {where}")
+        for peer in sorted(self._origin - set(self.incoming)):
+            lines.append(f"rank {peer} has not called rank {self._rank} on TCP at {own}")
+        return lines
 
     async def run(self, listener: socket.socket, limit_s: float) -> None:
         """Make them within ``limit_s``; what has not become a connection by then is closed."""
