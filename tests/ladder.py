@@ -62,7 +62,9 @@ RUNGS_OF_RUNTIME = (
     ("executor",),
     ("health", "telemetry"),
     ("network", "work"),
-    ("at_exit", "torch_versions"),
+    ("at_exit",),
+    ("host",),
+    ("torch_versions",),
 )
 """What lies directly in ``runtime``, from the highest rung to the lowest."""
 

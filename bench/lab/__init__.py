@@ -9,6 +9,7 @@ The command is ``python -m bench.lab``, the pytest fixture ``bench.lab.fixture.l
 """
 
 from bench.lab.errors import JobFailed, LabError, LabUnavailable
+from bench.lab.firewall import Ports
 from bench.lab.job import Job, Rank
 from bench.lab.lab import Lab
 from bench.lab.network import Limits, Network, Tail
@@ -21,6 +22,7 @@ __all__ = [
     "LabUnavailable",
     "Limits",
     "Network",
+    "Ports",
     "Rank",
     "Tail",
 ]

@@ -12,7 +12,7 @@ Where a lab is not possible the test is skipped, and the skip says what is missi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -28,11 +28,10 @@ def lab() -> Callable[..., Any]:
 
     @contextmanager
     def build(**settings: Any) -> Iterator[Lab]:
-        with ExitStack() as stack:
-            try:
-                built = stack.enter_context(Lab(Network(**settings)))
-            except LabUnavailable as refused:
-                pytest.skip(str(refused))
-            yield built
+        try:
+            with Lab(Network(**settings)) as built:
+                yield built
+        except LabUnavailable as refused:
+            pytest.skip(str(refused))
 
     return build

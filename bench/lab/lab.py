@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.lab import job, measure
+from bench.lab import firewall, job, measure
 from bench.lab.errors import LabError
-from bench.lab.mechanisms import Choice, choose, probe
+from bench.lab.mechanisms import Choice, Mechanism, choose, probe, require
 from bench.lab.network import Limits, Network
 from bench.lab.plan import SWITCH, SWITCH_ADDRESS, Plan, Queue, Step, address, namespace, plan
 from bench.lab.readback import checks, dropped
@@ -54,6 +54,8 @@ class Lab:
         self.choice = Choice()
         self.rtt_ms = math.nan
         self.setup_s = math.nan
+        self._mechanisms: dict[str, Mechanism] = {}
+        self._has_firewall = False
         self._queues: tuple[Queue, ...] = ()
         self._delayer: measure.Reader | None = None
         self._stack = ExitStack()
@@ -62,7 +64,8 @@ class Lab:
         began = time.monotonic()
         with ExitStack() as stack:
             self._sandbox = stack.enter_context(Sandbox())
-            self.choice = choose(self.network, probe(self._sandbox))
+            self._mechanisms = probe(self._sandbox)
+            self.choice = choose(self.network, self._mechanisms)
             self._build(plan(self.network, self.choice), stack)
             self._verify()
             self._stack = stack.pop_all()
@@ -75,6 +78,25 @@ class Lab:
     def address(self, host: int | str) -> str:
         """The IP address of a host, or of ``"switch"``."""
         return SWITCH_ADDRESS if host == SWITCH else address(int(host))
+
+    def admit(self, ports: Sequence[firewall.Ports]) -> None:
+        """From now on the hosts reach each other at these ports only; see :mod:`~.firewall`.
+
+        Connections that were made before stay.
+
+        Raises:
+            LabUnavailable: this machine has no firewall.
+            LabError: it did not take effect.
+        """
+        require(self._mechanisms, ["conntrack"])
+        for host in range(self.network.hosts):
+            where = namespace(host)
+            text = firewall.restoring(ports, is_first=not self._has_firewall)
+            self._step(Step(where, ("iptables-restore", "--noflush"), text))
+            _, printed = self._sandbox.call(["iptables", "-S", firewall.CHAIN], netns=where)
+            if printed.splitlines()[1:] != firewall.rules(ports):
+                raise LabError(f"the firewall of host {host} did not take effect:\n{printed}")
+        self._has_firewall = True
 
     def start(self, argv: Sequence[str], host: int | str, **options: Any) -> Process:
         """Start a command on a host, or on the ``"switch"`` (which reaches all hosts).

@@ -80,6 +80,12 @@ _TRIALS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "Install iptables; the kernel needs nfnetlink_queue and xt_NFQUEUE",
         ("iptables -A FORWARD -j NFQUEUE --queue-num 0",),
     ),
+    (
+        "conntrack",
+        "a firewall",
+        "Install iptables; the kernel needs xt_conntrack",
+        ("iptables -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT",),
+    ),
 )
 """Name, what it serves, remedy, and the commands that must all succeed."""
 

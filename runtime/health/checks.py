@@ -62,6 +62,8 @@ class Check:
     rank: int
     world_size: int
     limits: Limits
+    # asked for when ranks are silent: of whom no datagram has ever come (see ``diagnose``)
+    never_heard: Callable[[], Collection[int]] = field(default=tuple, kw_only=True)
 
     @property
     def grace_s(self) -> float:
@@ -72,7 +74,15 @@ class Check:
         self, answers: Mapping[int, RankStatus], noticed: str, suspects: Collection[int]
     ) -> Trouble:
         """Trouble, with the verdict that follows from these answers."""
-        verdict = diagnose(self.world_size, answers, self.rank, noticed, self.grace_s, suspects)
+        verdict = diagnose(
+            self.world_size,
+            answers,
+            self.rank,
+            noticed,
+            self.grace_s,
+            suspects,
+            self.never_heard(),
+        )
         return Trouble(noticed, CONFIRM_SHARE * self.grace_s, verdict)
 
 

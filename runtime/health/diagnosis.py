@@ -86,11 +86,13 @@ def diagnose(
     noticed: str,
     grace_s: float,
     suspects: Collection[int] = (),
+    never_heard: Collection[int] = (),
 ) -> RankFailure:
     """Decide who failed, given the status of each rank that has answered within ``grace_s``.
 
     The chain of waits begins at rank ``me``; ``noticed`` is what was seen first. ``suspects`` are
     ranks that ``me`` waits for in another way: those of them that have closed have failed.
+    ``never_heard`` are ranks of which no datagram has ever come: they may live behind a firewall.
     """
     evidence = [f"rank {rank} {statuses[rank]}" for rank in sorted(statuses)]
 
@@ -99,7 +101,11 @@ def diagnose(
         return RankFailure(ranks, f"{names}: {reason} ({noticed})", evidence)
 
     if silent := [rank for rank in range(world_size) if rank not in statuses]:
-        return failure(silent, f"dead or stopped, no sign of life for {grace_s:g} s")
+        reason = f"dead or stopped, no sign of life for {grace_s:g} s"
+        if unheard := [rank for rank in silent if rank in never_heard]:
+            names = ", ".join(map(str, unheard))
+            reason += f"; UDP from rank(s) {names} has not arrived once: is a firewall between?"
+        return failure(silent, reason)
     differing = {r: s.differs_from for r, s in statuses.items() if s.differs_from is not None}
     if differing:
         doings = "; ".join(f"rank {rank} has {statuses[rank].doing}" for rank in sorted(differing))

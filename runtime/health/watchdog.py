@@ -50,7 +50,10 @@ class Watchdog(ProtocolRunner[bytes, str]):
         self._differs: tuple[int, str] | None = None
         self._moved_s = host.monotonic()
         self._health = HealthProtocol(self.rank, self.world_size, self.status)
-        self._waits = WaitCheck(self.rank, self.world_size, self.limits)
+        self._never_heard = channel.never_heard
+        self._waits = WaitCheck(
+            self.rank, self.world_size, self.limits, never_heard=self._never_heard
+        )
         self._checks: list[WaitCheck | SilenceCheck] = [self._waits]
         self._questions: dict[int, Question] = {}  # by check
         self._aborts: list[Callable[[], None]] = []
@@ -73,7 +76,15 @@ class Watchdog(ProtocolRunner[bytes, str]):
         self, find: Callable[[float], Iterable[int]], noticed: str, grace_s: float | None = None
     ) -> None:
         """Fail if a rank that ``find`` names gives no sign of life (see :class:`SilenceCheck`)."""
-        check = SilenceCheck(self.rank, self.world_size, self.limits, find, noticed, grace_s)
+        check = SilenceCheck(
+            self.rank,
+            self.world_size,
+            self.limits,
+            find,
+            noticed,
+            grace_s,
+            never_heard=self._never_heard,
+        )
         self._checks.append(check)
 
     def on_trouble(self, abort: Callable[[], None]) -> None:
@@ -230,7 +241,14 @@ class Watchdog(ProtocolRunner[bytes, str]):
 
             # asked also where there is a verdict: the alarm makes the others give up
             answers = self._ask(grace_s, alarm=True)
-            diagnosis = diagnose(self.world_size, answers, self.rank, noticed, grace_s)
+            diagnosis = diagnose(
+                self.world_size,
+                answers,
+                self.rank,
+                noticed,
+                grace_s,
+                never_heard=self._never_heard(),
+            )
             self.failure = self.run(lambda now_s: self._health.decide(diagnosis))
             self._stopping = self._start_thread(self._stop, self.failure)
         if self._stopping is None:

@@ -49,6 +49,7 @@ class ControlChannel:
         self.address = own_address(group.store)  # the others reach this rank there
         self.dropped = 0  # datagrams: foreign, malformed or for a channel nobody listens to
         self._handlers: dict[str, Handler] = {}
+        self._heard_hosts: set[str] = set()
         self._closed = False
         self._socket = datagram_socket(self.address)
         try:
@@ -71,6 +72,15 @@ class ControlChannel:
         with contextlib.suppress(OSError):  # a dead peer's port may refuse; silence tells
             self._socket.sendto(data, self._peers[peer])
 
+    def never_heard(self) -> list[int]:
+        """Ranks of hosts from which no datagram has ever come to this rank.
+
+        They have met this rank through the store, so either nobody there has had anything to say,
+        or something between drops datagrams.
+        """
+        hosts = self._heard_hosts | {self.address}
+        return [rank for rank, (address, _) in self._peers.items() if address not in hosts]
+
     def close(self) -> None:
         """Stop listening; the rank is silent from here on."""
         if self._closed:
@@ -81,7 +91,9 @@ class ControlChannel:
 
     def _meet(self, group: StoreExchange) -> tuple[bytes, dict[int, tuple[str, int]]]:
         address, port, *_ = self._socket.getsockname()
-        own_text = f"{address} {port} {host.random_token(16)}"  # rank 0's token is that of the group
+        own_text = (
+            f"{address} {port} {host.random_token(16)}"  # rank 0's token is that of the group
+        )
         texts = group.all_gather("address", own_text)
         peers = {}
         for peer, text in texts.items():
@@ -106,6 +118,7 @@ class ControlChannel:
         token, sender, length = HEADER.unpack_from(data)
         if not secrets.compare_digest(token, self.token) or sender >= self.size:
             return False
+        self._heard_hosts.add(self._peers[sender][0])
         name = data[HEADER.size : HEADER.size + length]
         handler = self._handlers.get(name.decode("ascii", "replace"))
         if handler is None or len(name) < length:

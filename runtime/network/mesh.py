@@ -2,29 +2,41 @@
 
 Every rank listens on the address that it uses for datagrams and sends its port through the store;
 one of two ranks calls the other. The one that calls sends the group's token and its rank, the other
-answers with the token; whoever doesn't is not of this group and is dropped. Each handshake is a
-task of its own: a stranger that connects and sends nothing, or less than it should, holds up no
-rank, and neither does a rank that is absent.
+answers with the token; whoever doesn't is not of this group and is dropped. Each handshake goes on
+by itself, when its connection is ready: a stranger that connects and sends nothing, or less than it
+should, holds up no rank, and neither does a rank that is absent.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import os
 import secrets
-import socket
 import struct
-import threading
-import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 
+from latecomer.runtime.host import (
+    AF_INET,
+    AF_INET6,
+    EPOLLIN,
+    EPOLLOUT,
+    IPPROTO_TCP,
+    SO_ERROR,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    TCP_NODELAY,
+    Socket,
+    host,
+)
 from latecomer.runtime.network.addresses import listening_socket
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.verify.errors import RankFailure
 
 HELLO = struct.Struct("<16sI")
 PAUSE_S = 0.01  # after an accept that failed: the next might fail at once, too
-Sockets = dict[int, socket.socket]  # by rank
+Sockets = dict[int, Socket]  # by rank
+Steps = Generator[tuple[Socket, int], None, None]
+"""A handshake: goes on once its connection is ready for what it waits for (EPOLLIN, EPOLLOUT)."""
 
 
 def connect(
@@ -43,7 +55,7 @@ def connect(
     Raises:
         RankFailure: ranks that did not join, or without a connection after the group's time-out.
     """
-    deadline = time.monotonic() + group.timeout_s
+    deadline = host.monotonic() + group.timeout_s
     with (
         listening_socket(address) as listener,
         contextlib.ExitStack() as failed,
@@ -53,19 +65,18 @@ def connect(
         called = {peer: where[peer] for peer in to}
         handshakes = _Handshakes(token, group.rank, called, set(origin))
         failed.callback(handshakes.abandon)
-        attempt = handshakes.run(listener, max(0.01, deadline - time.monotonic()))
-        # a thread of its own: the caller's may have an event loop already, as in a notebook
-        apart = threading.Thread(target=asyncio.run, args=(attempt,), daemon=True)
-        apart.start()
-        apart.join()
+        handshakes.run(listener, max(0.01, deadline - host.monotonic()))
         if absent := sorted(handshakes.missing):
             names = ", ".join(map(str, absent))
-            text = f"rank(s) {names}: no connection within {group.timeout_s:g} s"
-            raise RankFailure(absent, text)
+            text = (
+                f"rank(s) {names}: no connection within {group.timeout_s:g} s: "
+                "is a firewall between?"
+            )
+            raise RankFailure(absent, text, handshakes.unanswered(own=where[group.rank]))
         failed.pop_all()
     for connection in handshakes.connections():
         # credits and headers are small, and must not wait for the acknowledgement of what is before
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
     return handshakes.outgoing, handshakes.incoming
 
 
@@ -79,8 +90,9 @@ class _Handshakes:
         self._rank = rank
         self._to = to
         self._origin = origin
+        self._waiting: dict[int, Steps] = {}  # by the descriptor of what they wait for
 
-    def connections(self) -> list[socket.socket]:
+    def connections(self) -> list[Socket]:
         return [*self.outgoing.values(), *self.incoming.values()]
 
     def abandon(self) -> None:
@@ -92,58 +104,77 @@ class _Handshakes:
         """Ranks to and from which a connection is still to be made."""
         return set(self._to) - set(self.outgoing) | self._origin - set(self.incoming)
 
-    async def run(self, listener: socket.socket, limit_s: float) -> None:
-        """Make them within ``limit_s``; what has not become a connection by then is closed."""
-        self._loop = asyncio.get_running_loop()
-        self._is_complete = asyncio.Event()
-        self._tasks = [self._loop.create_task(self._accept(listener))]
+    def unanswered(self, own: str) -> list[str]:
+        """Where a connection is missing, a line each; ``own`` is where this rank listens."""
+        lines = []
         for peer, where in self._to.items():
-            self._tasks.append(self._loop.create_task(self._call(peer, where)))
-        if self.missing:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._is_complete.wait(), limit_s)
+            if peer not in self.outgoing:
+                lines.append(f"rank {peer} does not answer on TCP at {where}")
+        for peer in sorted(self._origin - set(self.incoming)):
+            lines.append(f"rank {peer} has not called rank {self._rank} on TCP at {own}")
+        return lines
 
-    async def _accept(self, listener: socket.socket) -> None:
+    def run(self, listener: Socket, limit_s: float) -> None:
+        """Make them within ``limit_s``; what has not become a connection by then is closed."""
+        deadline_s = host.monotonic() + limit_s
+        self._poll = host.epoll()
+        self._go_on(self._accept(listener))
+        for peer, where in self._to.items():
+            self._go_on(self._call(peer, where))
+
+        while self.missing and (left_s := deadline_s - host.monotonic()) > 0:
+            for number, _ in self._poll.poll(left_s):
+                self._poll.unregister(number)
+                self._go_on(self._waiting.pop(number))
+        for steps in self._waiting.values():
+            steps.close()
+        self._poll.close()
+
+    def _go_on(self, steps: Steps) -> None:
+        """Let a handshake go on to where it has to wait."""
+        wait = next(steps, None)
+        if wait is not None:
+            connection, event = wait
+            self._waiting[connection.fileno()] = steps
+            self._poll.register(connection.fileno(), event)
+
+    def _accept(self, listener: Socket) -> Steps:
         while True:
+            yield listener, EPOLLIN
             try:
-                stranger, _ = await self._loop.sock_accept(listener)
-            except OSError:  # it has hung up again
-                await asyncio.sleep(PAUSE_S)
+                stranger, _ = listener.accept()
+            except OSError:  # it has hung up again, or no descriptor is left for it
+                host.sleep(PAUSE_S)
             else:
-                self._tasks.append(self._loop.create_task(self._answer(stranger)))
+                stranger.setblocking(False)
+                self._go_on(self._answer(stranger))
 
-    async def _answer(self, stranger: socket.socket) -> None:
+    def _answer(self, stranger: Socket) -> Steps:
         with self._handshake(stranger):
-            token, peer = HELLO.unpack(await self._receive(stranger, HELLO.size))
+            token, peer = HELLO.unpack((yield from _received(stranger, HELLO.size)))
             is_expected = peer in self._origin and peer not in self.incoming
             if is_expected and secrets.compare_digest(token, self._token):
-                await self._loop.sock_sendall(stranger, self._token)
+                yield from _sent(stranger, self._token)
                 self.incoming.setdefault(peer, stranger)
 
-    async def _call(self, peer: int, where: str) -> None:
-        host, port = where.rsplit(":", 1)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        connection = socket.socket(family, socket.SOCK_STREAM)
+    def _call(self, peer: int, where: str) -> Steps:
+        address, port = where.rsplit(":", 1)
+        family = AF_INET6 if ":" in address else AF_INET
+        connection = host.socket(family, SOCK_STREAM)
         connection.setblocking(False)
         with self._handshake(connection):
-            await self._loop.sock_connect(connection, (host, int(port)))
-            await self._loop.sock_sendall(connection, HELLO.pack(self._token, self._rank))
-            answer = await self._receive(connection, len(self._token))
+            with contextlib.suppress(BlockingIOError):
+                connection.connect((address, int(port)))
+            yield connection, EPOLLOUT
+            if problem := connection.getsockopt(SOL_SOCKET, SO_ERROR):
+                raise OSError(problem, os.strerror(problem))
+            yield from _sent(connection, HELLO.pack(self._token, self._rank))
+            answer = yield from _received(connection, len(self._token))
             if secrets.compare_digest(answer, self._token):
                 self.outgoing[peer] = connection
 
-    async def _receive(self, connection: socket.socket, length: int) -> bytes:
-        """What the other end sends, and no more than it has to."""
-        data = b""
-        while len(data) < length:
-            received = await self._loop.sock_recv(connection, length - len(data))
-            if not received:
-                raise ConnectionResetError
-            data += received
-        return data
-
     @contextlib.contextmanager
-    def _handshake(self, connection: socket.socket) -> Iterator[None]:
+    def _handshake(self, connection: Socket) -> Iterator[None]:
         """What has not become a connection at its end is closed."""
         with contextlib.suppress(OSError):
             try:
@@ -151,5 +182,26 @@ class _Handshakes:
             finally:
                 if connection not in self.connections():
                     connection.close()
-        if not self.missing:
-            self._is_complete.set()
+
+
+def _sent(connection: Socket, data: bytes) -> Steps:
+    """Send all of it."""
+    while data:
+        yield connection, EPOLLOUT
+        with contextlib.suppress(BlockingIOError):
+            data = data[connection.send(data) :]
+
+
+def _received(connection: Socket, length: int) -> Generator[tuple[Socket, int], None, bytes]:
+    """What the other end sends, and no more than it has to."""
+    data = b""
+    while len(data) < length:
+        yield connection, EPOLLIN
+        try:
+            received = connection.recv(length - len(data))
+        except BlockingIOError:
+            continue
+        if not received:
+            raise ConnectionResetError
+        data += received
+    return data

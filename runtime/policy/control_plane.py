@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 
 from latecomer.runtime.host import Empty, SimpleQueue, host
-from latecomer.runtime.network.clock import Aligned, Alignment, Ping, Pong
+from latecomer.runtime.network.clock import REFERENCE, Aligned, Alignment, Ping, Pong
 from latecomer.runtime.network.control_channel import ControlChannel
 from latecomer.runtime.network.protocol import ProtocolRunner
 from latecomer.runtime.policy.agent import Decided, RankAgent
 from latecomer.runtime.policy.coordinator import Fault
 from latecomer.runtime.policy.messages import Decision, PolicyMessage
+
+logger = logging.getLogger("latecomer")
 
 
 class ControlPlaneClosed(Exception):
@@ -51,7 +54,15 @@ class ControlPlane(ProtocolRunner[PolicyMessage, Aligned | Decided | Fault]):
 
     def align(self, within_s: float) -> None:
         """Wait until this rank's clock is aligned, but no longer than ``within_s``."""
-        self._aligned.wait(within_s)
+        is_aligned = self._aligned.wait(within_s)
+        if not is_aligned and REFERENCE in self._datagrams.never_heard():
+            logger.warning(
+                "rank %d: UDP from rank %d does not arrive: is a firewall between? "
+                "Modes eager and auto need it; the others go on, but may name a living rank "
+                "when one fails",
+                self._agent.rank,
+                REFERENCE,
+            )
 
     def arrive(
         self,

@@ -12,6 +12,7 @@ from bench.lab.lab import Lab
 from tests.runtime.spawning import python
 
 ROOT = Path(__file__).resolve().parents[2]
+FOR_NETWORKS = ("veth", "tbf", "htb", "netem", "statistic", "nfqueue")
 REFUSES = "#!/bin/sh\necho 'unshare: unshare failed: Operation not permitted' >&2\nexit 1\n"
 
 
@@ -68,7 +69,7 @@ def test_check_says_what_works(lab):
     done = python("-m", "bench.lab", "check", "--json", cwd=ROOT)
     facts = json.loads(done.stdout)
     assert facts["possible"]
-    assert {"veth", "tbf", "htb", "netem", "statistic", "nfqueue"} == set(facts["mechanisms"])
+    assert set(facts["mechanisms"]) == {*FOR_NETWORKS, "conntrack"}
     for mechanism in facts["mechanisms"].values():
         assert bool(mechanism["detail"]) != mechanism["available"]
 

@@ -57,6 +57,30 @@ def test_who_is_blamed_first(statuses, ranks, reason):
 
 
 @pytest.mark.parametrize(
+    ("never_heard", "question"),
+    [
+        ([], None),
+        (
+            [1, 2, 3],
+            "; UDP from rank(s) 1, 2 has not arrived once: is a firewall between? (noticed)",
+        ),
+        ([2], "; UDP from rank(s) 2 has not arrived once: is a firewall between? (noticed)"),
+    ],
+)
+def test_silent_ranks_may_be_behind_a_firewall(never_heard, question):
+    answers = {0: _waits(2), 3: IN}
+
+    failure = diagnose(4, answers, 0, "noticed", 2.0, never_heard=never_heard)
+
+    first_line, *_ = str(failure).splitlines()
+    assert failure.ranks == (1, 2)
+    if question is None:
+        assert first_line == "ranks 1, 2: dead or stopped, no sign of life for 2 s (noticed)"
+    else:
+        assert first_line.endswith(question)
+
+
+@pytest.mark.parametrize(
     ("statuses", "more_s"),  # of ranks 1 and 2; rank 0 waits for rank 1
     [
         ([_waits(2, 9), RankStatus(4, idle_s=2)], 3),
@@ -190,6 +214,11 @@ def test_a_suspect_must_answer_and_be_whole(answers, ranks):
         assert trouble.verdict.ranks == ranks
         reasons = "no sign of life for 7 s|broke, x|closed while others wait"
         assert re.search(reasons, str(trouble.verdict))
+
+    check = SilenceCheck(0, 3, LIMITS, rank_1_is_silent, "why", never_heard=lambda: [1, 2])
+    check.is_due(1.0)
+    trouble = check.judge({0: RankStatus(0), 2: RankStatus(0)}, 2.0)
+    assert "UDP from rank(s) 1 has not arrived once" in str(trouble.verdict)
 
     nobody = SilenceCheck(0, 3, LIMITS, lambda wait_s: [], "why")
     assert not nobody.is_due(1.0)

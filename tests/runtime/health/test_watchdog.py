@@ -29,6 +29,7 @@ class Peers:
         self.rank = 0
         self.size = size
         self.statuses = {rank: RankStatus(1) for rank in range(1, size)}
+        self.unreached = []  # ranks of which no datagram has ever come
         self.sent = []  # (to which rank, message), by the watchdog
         self.loop = ControlLoop({})
         self._sent = queue.SimpleQueue()
@@ -36,6 +37,9 @@ class Peers:
 
     def listen(self, channel, handler):
         self.receive = handler
+
+    def never_heard(self):
+        return self.unreached
 
     def send(self, peer, channel, payload):
         self._sent.put((peer, msgspec.msgpack.decode(payload, type=HealthMessage)))
@@ -123,6 +127,14 @@ def test_a_silent_rank_ends_a_long_wait_and_the_others_are_told(peers, watch):
         return any(verdict.ranks == (2,) for verdict in verdicts)
 
     _until(is_told)
+
+
+def test_a_silent_rank_that_was_never_heard_of_may_be_behind_a_firewall(peers, watch):
+    del peers.statuses[2]
+    peers.unreached = [2]
+    failure = _failure(watch(SOON_S, Source(peer=2)))
+    assert failure.ranks == (2,)
+    assert "UDP from rank(s) 2 has not arrived once: is a firewall between?" in str(failure)
 
 
 def test_a_wait_for_a_rank_that_goes_on_is_granted_time_again_and_again(peers, watch):

@@ -53,6 +53,20 @@ def test_channels_reach_their_own_handlers_from_every_rank(ends):
     assert [end.dropped for end in ends] == [0, 0, 0]
 
 
+def test_hosts_from_which_nothing_has_come_are_known(ends):
+    came = threading.Event()
+    ends[0].listen("x", lambda sender, payload: came.set())
+    assert ends[0].never_heard() == []  # all ranks are of this host, where nothing is between
+
+    for rank in (1, 2):
+        _, port = ends[0]._peers[rank]
+        ends[0]._peers[rank] = (f"10.0.0.{rank}", port)
+    assert ends[0].never_heard() == [1, 2]
+    ends[1].send(0, "x", b"")
+    assert came.wait(10)
+    assert ends[0].never_heard() == [2]
+
+
 def test_a_handler_that_fails_is_not_the_end(ends, caplog):
     went_on = threading.Event()
 

@@ -132,6 +132,22 @@ def test_a_rank_that_sends_its_port_and_goes_no_further_is_named_and_no_other():
         assert _together(4, ranks, timeout_s=3.0, store=store) == dict.fromkeys(ranks, (1,))
 
 
+def test_who_is_not_connected_is_said_with_the_addresses():
+    store = _store()
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        where = f"127.0.0.1:{mute.getsockname()[1]}"
+        for number in (0, 2):
+            store.set(f"tcp/{number}", where)
+        group = StoreExchange(store.clone(), 1, 3, 1.0)
+        text = r"rank\(s\) 0, 2: no connection within 1 s: is a firewall between\?"
+        with pytest.raises(RankFailure, match=text) as caught:
+            connect(group, "127.0.0.1", TOKEN, to=[0], origin=[2])
+    assert caught.value.evidence == (
+        f"rank 0 does not answer on TCP at {where}",
+        f"rank 2 has not called rank 1 on TCP at {store.get('tcp/1').decode()}",
+    )
+
+
 @pytest.mark.parametrize("kind", ["executor", "pipeline"])
 @on_ranks(RANKS, timeout_s=80)
 def test_strangers_keep_no_rank_from_joining(rank, size, store, kind):

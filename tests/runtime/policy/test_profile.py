@@ -44,7 +44,7 @@ def _take(monkeypatch, durations_s):
     """A run whose repeats take these times, by a clock that only it moves."""
     clock_s = [0.0]
     remaining_s = iter(durations_s)
-    monkeypatch.setattr(profiles.time, "monotonic", lambda: clock_s[0])
+    monkeypatch.setattr(profiles.host, "monotonic", lambda: clock_s[0])
 
     def run(tensor):
         clock_s[0] += next(remaining_s)

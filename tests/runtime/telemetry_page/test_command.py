@@ -143,7 +143,7 @@ def test_the_table_follows_a_job_that_begins_until_control_c(watch, tmp_path, mo
         if len(looks) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.time, "sleep", sleep)
+    monkeypatch.setattr(command.host, "sleep", sleep)
     code, said = watch("--every", "7", tmp_path)
     assert code == 0
     assert looks == [7.0] * 3
@@ -163,7 +163,7 @@ def test_who_waited_for_whom_is_served_while_it_follows(watch, directory, monkey
                 found[sample.name, *sample.labels.values()] = sample.value
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.time, "sleep", sleep)
+    monkeypatch.setattr(command.host, "sleep", sleep)
     assert watch("--prometheus", port, directory)[0] == 0
     assert found["latecomer_waited_seconds_total", "1", "0"] == pytest.approx(8.0)
     assert found["latecomer_wasted_seconds_total", "1"] == pytest.approx(8.0)
