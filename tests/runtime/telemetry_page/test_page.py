@@ -182,7 +182,7 @@ def test_the_rank_that_keeps_others_waiting_is_named_and_long_runs_are_cut():
 @pytest.mark.parametrize("text", ["", "[]", '{"traceEvents": []}', '{"traceEvents": [{"ph": 1}]}'])
 def test_what_is_no_trace_is_refused(tmp_path, text):
     (tmp_path / "t.json").write_text(text)
-    with pytest.raises(FormatError, match=r"t\.json: .*no trace of runtime\.watch"):
+    with pytest.raises(FormatError, match=r"t\.json: .*no trace of latecomer\.watch"):
         read_trace(tmp_path / "t.json")
 
 
