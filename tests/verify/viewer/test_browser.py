@@ -187,6 +187,51 @@ def test_a_chunk_can_be_followed(browser, page):
     assert browser.run("return viewer.view.followed") is None
 
 
+NEIGHBOURS = """
+const { ring } = viewer.view, geometry = ring.layout();
+return [...Array(viewer.model.ranks).keys()].map((rank) => {
+  const other = (rank + 1) % viewer.model.ranks;
+  const there = ring.curve(rank, other, geometry), back = ring.curve(other, rank, geometry);
+  const points = (curve) => [...Array(21).keys()].map((step) =>
+    curve.at(curve.from + (curve.to - curve.from) * step / 20));
+  const far = (points, [x, y]) => Math.min(...points.map(([a, b]) => Math.hypot(a - x, b - y)));
+  return Math.min(...points(there).map((point) => far(points(back), point)));
+});
+"""
+"""For each rank how near its arrow to the next rank comes to the arrow back."""
+NAMES_APART = """
+const { packets } = viewer.view.ring;
+return packets.flatMap((one, i) => packets.slice(i + 1).map((other) =>
+  Math.hypot(one.where[0] - other.where[0], one.where[1] - other.where[1])
+    - one.size - other.size));
+"""
+"""Room between each two names of chunks on the arrows of the round shown."""
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 16])
+def test_arrows_of_neighbours_do_not_touch(browser, page, ranks):
+    browser.open(page(model_of_document(builders.straggler(ranks))), size=(1280, 900))
+    assert min(browser.run(NEIGHBOURS)) >= 11  # pixels
+
+
+@pytest.mark.parametrize("ranks", [8, 16])
+def test_the_late_rank_and_its_neighbour_exchange_in_sight(browser, page, ranks):
+    model = model_of_document(builders.straggler(ranks))
+    late = ranks - 1
+    exchanges = []
+    for number, flat in enumerate(model["rounds"]):
+        ways = {tuple(flat[i : i + 2]) for i in range(0, len(flat), 4)}
+        if {(0, late), (late, 0)} <= ways:
+            exchanges.append(number)
+    assert exchanges
+    for size in ((1280, 900), (800, 900)):
+        browser.open(page(model), size=size)
+        for number in exchanges:
+            browser.run("viewer.player.go(arguments[0])", number + 1)
+            browser.settle()
+            assert min(browser.run(NAMES_APART)) >= 0
+
+
 PAGES = {
     "straggler": lambda: model_of_document(STRAGGLER),
     "incast": lambda: model_of_document(builders.direct(6, 3)),
