@@ -23,14 +23,15 @@ class ArrivalsView extends Operations {
     }
     const overview = panel(
       "Operations by ranks",
-      "outlined: taken to be late, so the others began without it",
+      "",
       [
         this.matrix.element,
         legend([
           ["late", "came after the median rank"],
           ["helper", "waited before it could begin (deeper: longer)"],
           ["whole", "ran by a schedule (mark above)"],
-          ["faint", "ran natively"],
+          ["faint", "ran natively (mark above)"],
+          ["ink", "taken to be late, so the others began without it", "box"],
         ]),
       ],
       { id: "operations" },
@@ -189,6 +190,7 @@ class ArrivalsView extends Operations {
         tone: operation.late.includes(rank) ? "latename" : undefined,
       })),
       bars,
+      marks: [{ at: end * unit, tone: "ink" }],
       end: last * unit,
     };
     this.timeline ??= new Timeline(
@@ -201,7 +203,7 @@ class ArrivalsView extends Operations {
         lane: (ctx, row, timeline) => this.lane(ctx, row, timeline),
       },
     );
-    this.detail = { spans, arrived: operation.arrived, last: end * unit };
+    this.detail = { spans, arrived: operation.arrived };
     this.timeline.set(what);
     this.timeline.cursor = Infinity; // all of it is over
     const more = [
@@ -209,25 +211,17 @@ class ArrivalsView extends Operations {
       ...(operation.way === model.native
         ? [["faint", "runs natively"]]
         : [["whole", "runs by a schedule"]]),
-      ["ink", "dashed: the last arrival", true],
-      ...(spans.length ? [["soft", "below: rounds, or stages", true]] : []),
+      ["ink", "the last arrival", "dashed"],
+      ...(spans.length ? [["soft", "rounds, or stages, below the rank", "line"]] : []),
     ];
     this.single.element.lastChild.replaceWith(el("div", {}, this.timeline.element, legend(more)));
     this.single.note.textContent = `${operation.number}: ${size(operation.bytes)}, ${this.describe(this.position)[1]}; clocks within ${duration(operation.uncertainty)}`;
   }
 
-  /** Behind a rank's row: the last arrival; below it, rounds or stages. */
+  /** Below a rank's row: rounds or stages. */
   lane(ctx, row, timeline) {
     const y = timeline.y(row),
-      { spans, arrived, last } = this.detail;
-    ctx.strokeStyle = tones.ink;
-    ctx.lineWidth = 1;
-    ctx.setLineDash([3, 3]);
-    ctx.beginPath();
-    ctx.moveTo(timeline.x(last), y - 4);
-    ctx.lineTo(timeline.x(last), y + timeline.height + 4);
-    ctx.stroke();
-    ctx.setLineDash([]);
+      { spans, arrived } = this.detail;
     for (const [at, , begin, over, kind] of spans) {
       if (at !== row) continue;
       ctx.fillStyle = tones[kind === 2 ? "fault" : "soft"];

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -203,6 +204,40 @@ def test_the_command_writes_a_page(tmp_path, monkeypatch, capsys):
     page = (tmp_path / "run.html").read_text()
     assert page.count("</script>") == 2
     assert "<img" not in page
+
+
+DARK_AT = """
+const { timeline } = viewer.view, canvas = timeline.element.querySelector("canvas");
+const x = Math.round(timeline.x(timeline.marks[0].at));
+const copy = Object.assign(document.createElement("canvas"), { width: canvas.width });
+copy.height = canvas.height;
+const ctx = copy.getContext("2d", { willReadFrequently: true });
+ctx.drawImage(canvas, 0, 0);
+const dark = [];
+for (let y = Math.round(timeline.y(0)); y < timeline.y(0) + timeline.height; y++) {
+  const { data } = ctx.getImageData(x - 1, y, 3, 1);
+  dark.push([0, 4, 8].some((at) => data[at] + data[at + 1] + data[at + 2] < 3 * 40));
+}
+return dark;
+"""
+"""Whether the line of the last arrival is dark, for each pixel within the first rank's row."""
+
+
+def test_the_last_arrival_is_dashed_in_the_legend_and_over_the_bars(browser, tmp_path):
+    path = tmp_path / "run.html"
+    path.write_text(page_of(model("run", {"a": _ranks()}, None)))
+    browser.open(path)
+    style = browser.run(
+        "const entry = [...document.querySelectorAll('.legend li')]"
+        ".find((li) => li.innerText.includes('the last arrival'));"
+        "return getComputedStyle(entry.querySelector('i')).borderTopStyle"
+    )
+    assert style == "dashed"
+    assert browser.run("return viewer.view.timeline.marks[0].at") == pytest.approx(250.0)
+
+    dark = browser.run(DARK_AT)
+    switches = sum(one != other for one, other in pairwise(dark))
+    assert switches >= 4  # dashes, not one line and not nothing
 
 
 def test_who_was_late_is_shown_in_a_browser(browser, tmp_path):

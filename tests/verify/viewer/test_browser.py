@@ -314,6 +314,65 @@ def test_1024_ranks_are_cut_and_answer(browser, page):
     assert "all 1024 ranks complete in these chunks" in now(browser)
 
 
+TEXTS = "return [...document.querySelectorAll(arguments[0])].map((e) => e.innerText)"
+LEGEND = """
+const entry = [...document.querySelectorAll("#timeline .legend li")]
+  .find((li) => li.innerText.includes(arguments[0]));
+return getComputedStyle(entry.querySelector("i")).borderTopStyle;
+"""
+LABELS = """
+const { timeline } = viewer.view;
+return timeline.bars.filter(({ tone }) => tone === arguments[0])
+  .map((bar) => timeline.labelOf(bar)?.words ?? null);
+"""
+WORST_CONTRAST = """
+return Math.min(...["forward", "input", "weight", "fused"].flatMap((tone) =>
+  [1, OTHERS_OPACITY, 0.3].map((opacity) =>
+    contrast(partsOf(readableOn(tone, opacity)), painted(tone, opacity)))));
+"""
+
+
+def eight_stages():
+    """24 microbatches, which is as many as a page 1280 pixels wide has to have numbers for."""
+    links = [{"between": [6, 7], "latency": 30}]
+    doc = pipelines.document(pipelines.zero_bubble(8, 24), 24, links=links)
+    return model_of_document(doc)
+
+
+def test_a_pipelines_numbers_are_there_and_readable(browser, page):
+    path = page(eight_stages())
+    for theme in ("light", "dark"):
+        browser.open(path, theme=theme, size=(1280, 900))
+        assert browser.run(WORST_CONTRAST) >= 4.5
+
+    numbers = browser.run(LABELS, "forward")
+    while None in numbers:
+        browser.press("+")
+        assert browser.run("return viewer.view.timeline.zoom") < 5
+        numbers = browser.run(LABELS, "forward")
+    assert set(numbers) == {str(number) for number in range(24)}
+    tip = browser.run("return viewer.view.tell(viewer.view.timeline.bars[0])")
+    assert tip.startswith("0F0: forward\nstage 0, microbatch 0, rank 0")
+
+
+def test_a_pipelines_lines_differ_and_its_links_are_named(browser, page):
+    browser.open(page(eight_stages()), size=(1280, 900))
+    assert browser.run(LEGEND, "slack") == "dashed"
+    assert browser.run(LEGEND, "activations held") == "solid"
+    heads = browser.run(TEXTS, "#links th")
+    assert [head.split("\n")[0] for head in heads] == [
+        "link",
+        "messages",
+        "slack",
+        "makespan at +extra latency",
+    ]
+    assert all("unit of time" in head for head in heads[2:])
+    row = browser.run("return document.querySelector('#links tbody tr:last-child').innerText")
+    assert row.startswith("6-7\t48\t")
+    assert " at +" in row
+    assert "for each +1" in row
+
+
 def test_a_pipelines_critical_path_and_a_deadlocks_cycle_are_drawn(browser, page):
     browser.open(page(PAGES["pipeline"]()))
     assert "passes done" in now(browser)

@@ -168,6 +168,19 @@ def test_slack_is_what_a_pass_may_take_longer_and_no_more(seed):
     assert max(p[5] for p in model["passes"]) == model["makespan"] == model["bound"]["value"]
 
 
+def test_a_page_says_why_a_pipeline_has_two_makespans():
+    links = [{"between": [1, 2], "latency": 9}]
+    doc = pipelines.document(pipelines.zero_bubble(4, 6), 6, links=links)
+    model = model_of_document(doc)
+    facts = dict(model["facts"])
+    text = facts["two makespans"]
+    makespan, in_order = re.match(r"(\d+) assumes .*, and (\d+) assumes rendezvous", text).groups()
+    assert int(makespan) == model["makespan"] < int(in_order)
+    assert text.endswith(f"about {makespan}.")
+    without_delay = model_of_document(pipelines.document(pipelines.zero_bubble(4, 6), 6))
+    assert without_delay["facts"] == []
+
+
 def test_a_pipeline_that_can_not_run_is_shown_as_programs():
     doc = pipelines.document(pipelines.zero_bubble(3, 4), 4)
     doc["programs"][2].insert(0, doc["programs"][2].pop())

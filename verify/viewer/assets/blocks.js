@@ -93,9 +93,9 @@ class BlocksView {
       kinds.has(kind),
     );
     if (model.faults.length)
-      entries.push(["fault", "what the counterexample names, and who waits for whom", true]);
+      entries.push(["fault", "what the counterexample names, and who waits for whom", "line"]);
     if (this.bars.some(({ hollow }) => hollow))
-      entries.push(["faint", "dashed: never happens", true]);
+      entries.push(["faint", "never happens", "dashed-box"]);
     const main = panel(
       "Blocks",
       "each step as early as it can be; thin lines are messages and flags",
