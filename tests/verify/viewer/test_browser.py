@@ -373,6 +373,44 @@ def test_a_pipelines_lines_differ_and_its_links_are_named(browser, page):
     assert "for each +1" in row
 
 
+def test_blocks_are_grouped_by_rank_and_fold(browser, page):
+    model = PAGES["blocks"]()
+    browser.open(page(model))
+    ranks = sorted({row["rank"] for row in model["rows"]})
+    headings = "viewer.view.timeline.rows.filter((row) => row.heading)"
+    assert browser.run(f"return {headings}.map((row) => row.rank)") == ranks
+    rows = "return viewer.view.timeline.rows.length"
+    assert browser.run(rows) == len(model["rows"]) + len(ranks)
+    assert f"of {len(model['steps'])} steps shown done" in now(browser)
+
+    browser.run("viewer.view.timeline.click(20, viewer.view.timeline.y(0) + 1)")
+    of_first = sum(row["rank"] == ranks[0] for row in model["rows"])
+    assert browser.run(rows) == len(model["rows"]) + len(ranks) - of_first
+    browser.run("document.getElementById('fold').click()")
+    assert browser.run(rows) == len(model["rows"]) + len(ranks)
+    browser.run("document.getElementById('fold').click()")
+    assert browser.run(rows) == len(ranks)
+    browser.press(HOME, END)
+    assert f"of {len(model['steps'])} steps shown done" in now(browser)
+
+
+@pytest.mark.parametrize("name", ["blocks", "deadlock", "plan"])
+def test_the_words_of_steps_are_on_the_page(browser, page, name):
+    model = PAGES[name]()
+    browser.open(page(model))
+    terms = browser.run(TEXTS, "#words dt")
+    notation = [term for term, _ in model["words"]["notation"]]
+    assert terms == [*model["words"]["operations"], *notation]
+
+
+def test_a_fault_in_a_folded_rank_is_opened(browser, page):
+    browser.open(page(PAGES["deadlock"]()))
+    browser.run("document.getElementById('fold').click()")
+    browser.run("document.querySelector('.jump').click()")
+    browser.settle()
+    assert browser.run("return viewer.view.timeline.bars.some((bar) => bar.fault && !bar.isFolded)")
+
+
 def test_a_pipelines_critical_path_and_a_deadlocks_cycle_are_drawn(browser, page):
     browser.open(page(PAGES["pipeline"]()))
     assert "passes done" in now(browser)
