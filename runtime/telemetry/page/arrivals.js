@@ -1,5 +1,15 @@
 // The page of a run: operations by ranks, one operation's arrivals, and the tables of the summary.
 
+const MEANINGS = [
+  ["mean wait", "from the rank's arrival to the last rank's, whether or not the operation waited"],
+  ["late", "after the median arrival: median (p50) and 99th percentile"],
+  [
+    "wasted",
+    "what all other ranks together would have waited for this rank alone, had every operation " +
+      "waited for all ranks; operations that began without the rank count, too",
+  ],
+]; // of the columns of the table of ranks
+
 function size(bytes) {
   const power = bytes ? Math.min(4, Math.floor(Math.log2(bytes) / 10)) : 0;
   return `${+(bytes / 1024 ** power).toPrecision(3)} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
@@ -109,8 +119,13 @@ class ArrivalsView extends Operations {
     return [
       panel(
         `Who keeps whom waiting${title}`,
-        "mean wait: for the last arrival; wasted: what all others would wait for this rank alone",
-        table(["rank", "mean wait", "was last", "late p50", "late p99", "wasted"], waits),
+        "",
+        [
+          table(["rank", "mean wait", "was last", "late p50", "late p99", "wasted"], waits),
+          ...MEANINGS.map(([word, meaning]) =>
+            el("p", { class: "notes" }, el("b", {}, word), ` ${meaning}`),
+          ),
+        ],
         { id: "ranks" },
       ).element,
       panel(
