@@ -138,7 +138,10 @@ class PipelineView {
     ]).filter(([tone]) => kinds.includes(tone));
     if (this.measured)
       entries.push(["ink", "on the critical path", "box"], ...this.linesInWords());
-    else entries.push(["fault", "what the counterexample names", "box"]);
+    else {
+      entries.push(["fault", "what the counterexample names", "box"]);
+      if (this.arrows.length) entries.push(["fault", "who waits for whom there", "line"]);
+    }
     const note = this.measured
       ? "numbers are microbatches: zoom in, or point at a pass; a click follows one"
       : "";

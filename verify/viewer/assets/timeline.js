@@ -153,10 +153,13 @@ class Timeline {
         size: 10,
         tone: "faint",
       });
+    // The heading of the rows at the top stays in sight while they are scrolled past.
+    const above = this.headingOver(top);
+    const least = seen.y + this.top - (above === null ? 14 : 5 - this.pitch);
     for (let row = top; row < bottom; row++) {
       const { name, tone, heading } = this.rows[row];
       if (heading) this.heading(ctx, row, seen, this.top + row * this.pitch);
-      else if (this.y(row) > seen.y + this.top - 14)
+      else if (this.y(row) > least)
         text(ctx, name, seen.x + this.left - 12, this.y(row) + this.height / 2 + 0.5, {
           align: "right",
           size: Math.min(11.5, this.pitch - 2),
@@ -164,8 +167,6 @@ class Timeline {
           weight: tone ? 700 : 400,
         });
     }
-    // The heading of the rows at the top stays in sight while they are scrolled past.
-    const above = this.headingOver(top);
     if (above !== null) this.heading(ctx, above, seen, seen.y + this.top - 5);
   }
 
@@ -284,7 +285,8 @@ class Timeline {
     const least = isNumber ? SMALLEST_LABEL : Math.min(most, CUT_LABEL);
     if (sizeOf(label) >= least) return { words: label, size: sizeOf(label) };
     const letters = Math.floor(room / (least * LABEL_WIDTH));
-    if (letters >= 5 && !isNumber) return { words: `${label.slice(0, letters - 1)}…`, size: least };
+    if (letters >= (short ? 9 : 5) && !isNumber)
+      return { words: `${label.slice(0, letters - 1)}…`, size: least };
     return short && sizeOf(short) >= SMALLEST_LABEL ? { words: short, size: sizeOf(short) } : null;
   }
 
@@ -307,22 +309,22 @@ class Timeline {
       level = other === row;
     const [ax, ay] = [
       this.x(begin),
-      this.y(row) + (level ? this.height / 2 : down ? this.height : 0),
+      this.y(row) + (down ? this.height : 0),
     ];
     const [bx, by] = [
       this.x(end),
-      this.y(other) + (level ? this.height / 2 : down ? 0 : this.height),
+      this.y(other) + (level || down ? 0 : this.height),
     ];
     ctx.globalAlpha = fault ? 1 : begin >= this.cursor ? 0.14 : critical ? 0.95 : 0.45;
     ctx.strokeStyle = ctx.fillStyle = tones[fault ? "fault" : tone];
     ctx.lineWidth = fault ? 2.2 : critical ? 2 : 1.1;
     ctx.beginPath();
     ctx.moveTo(ax, ay);
-    const length = Math.hypot(bx - ax, by - ay) || 1; // bowed to the left of its direction, so both ways differ
-    const [cx, cy] = [
-      (ax + bx) / 2 + (bow * (by - ay)) / length,
-      (ay + by) / 2 - (bow * (bx - ax)) / length - (level ? this.pitch : 0),
-    ];
+    // Bowed to the left of its direction, so both ways differ; within a row above what is written.
+    const length = Math.hypot(bx - ax, by - ay) || 1;
+    const [cx, cy] = level
+      ? [(ax + bx) / 2, ay - Math.max(10, 0.48 * this.pitch)]
+      : [(ax + bx) / 2 + (bow * (by - ay)) / length, (ay + by) / 2 - (bow * (bx - ax)) / length];
     ctx.quadraticCurveTo(cx, cy, bx, by);
     ctx.stroke();
     if (fault || critical) {
