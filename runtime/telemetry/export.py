@@ -34,7 +34,10 @@ ARRIVALS: dict[str, Meaning] = {
     "wait_seconds": ("Mean time from a rank's arrival to the last one's.", "wait_s"),
     "arrived_last_ratio": ("Share of operations in which the rank was the last to arrive.", "last"),
     "lateness_seconds": ("How long after the median arrival a rank came.", QUANTILES),
-    "wasted_seconds_total": ("What all others together waited for this rank alone.", "wasted_s"),
+    "wasted_seconds_total": (
+        "What all others together would have waited for this rank alone.",
+        "wasted_s",
+    ),
     "clock_uncertainty_seconds": ("How well its clock is aligned with rank 0's.", "uncertainty_s"),
 }
 LOSSES: dict[str, Meaning] = {

@@ -86,10 +86,10 @@ class Totals:
     ways: Counter[str] = field(default_factory=Counter)
     times_last: Counter[int] = field(default_factory=Counter)
     wasted_s: dict[int, float] = field(default_factory=dict)
-    """By the last rank, what all others together waited for it alone."""
+    """By the last rank; as in the summary."""
 
     waited_s: dict[int, dict[int, float]] = field(default_factory=dict)
-    """By rank, how long it waited for the last one, by who that was."""
+    """By rank, from its arrival to that of the last one, by who that was."""
 
     def add(self, records: Mapping[int, Record]) -> None:
         """Enter an operation, by its record of each rank."""

@@ -50,7 +50,7 @@ def _families(follower: Follower) -> Iterator[Metric]:
 
     wasted = CounterMetricFamily(
         "latecomer_wasted_seconds",
-        "What all others together waited for this rank alone.",
+        "What all others together would have waited for this rank alone.",
         labels=["rank"],
     )
     for rank, seconds in totals.wasted_s.items():

@@ -34,7 +34,7 @@ class RankOverview:
     late_p99_s: float | None
     last: float | None  # share of the last operations in which it came last
     wait_s: float | None  # mean time from its arrival to the last one's, in the last operations
-    wasted_s: float | None  # what all others waited for it alone, in the last operations
+    wasted_s: float | None  # as in the summary, in the last operations
     waited_s: dict[int, float]  # since the watch began, by the rank that came last
 
 

@@ -2,9 +2,10 @@
 
 Per operation that all ranks have entered, with arrivals a_1 <= ... <= a_n:
 
-    wait       of rank r: last arrival - its own
+    wait       of rank r: last arrival - its own, whether or not the operation waited so long
     lateness   of rank r: its arrival - the median arrival, or 0 where it came before
-    wasted     by the last rank: (n - 1) * (a_n - a_(n-1)), what all others waited for it alone
+    wasted     by the last rank: (n - 1) * (a_n - a_(n-1)), what all others together would have
+               waited for it alone, had the operation waited for all ranks
     last       rank r was last, by more than the two clocks' uncertainty (else no rank is counted)
 
 Of operations over UBT also what they lost: a line per rank, and a line per step over all ranks. A

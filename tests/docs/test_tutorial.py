@@ -71,6 +71,6 @@ def test_commands_are_found_with_their_output():
 
 
 def test_a_headline_may_say_what_was_saved():
-    headline = "run.html: rank 2 kept the others waiting most, 3.05 s in all"
+    headline = "run.html: rank 2 wasted most, 3.05 s"
     assert masked(f"{headline}; saved 0.10 s") == masked(headline)
     assert masked(f"{headline}; found 0.10 s") != masked(headline)

@@ -11,6 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from latecomer.verify.asynchronous.model import NONE, Step
+from latecomer.verify.asynchronous.msccl import FORMAT as MSCCL
+from latecomer.verify.asynchronous.msccl_program import IN_PLACE
+from latecomer.verify.asynchronous.mscclpp import FORMAT as PLAN
 from latecomer.verify.asynchronous.order import NEVER, Events, FlatProgram, Run
 from latecomer.verify.asynchronous.render import freedom_in_words, headline, meant_in_words
 from latecomer.verify.asynchronous.verdict import AsynchronousReport
@@ -18,11 +21,19 @@ from latecomer.verify.core.verdict import Counterexample, Verdict
 from latecomer.verify.errors import ArgumentError
 from latecomer.verify.viewer.evidence import counterexamples, fault, head
 from latecomer.verify.viewer.part import Part
+from latecomer.verify.viewer.step_words import words_of
 
 # More than a page can show is refused, with the way to show a part of it.
 MOST_STEPS = 20_000
 MOST_EVENTS = 400_000
 MOST_BLOCKS = 1024
+
+_WHY_OTHERS_RUN = {
+    MSCCL: "the executor joins each nop with the step after it, and re after re into one place",
+    PLAN: "an operation is one step for each of its channels or areas, nop and flush are none, "
+    "and the operations of a pipeline are steps of each round",
+}
+"""Why the page has another number of steps than the file, by its format."""
 
 HAPPENS = 0
 STANDS = 1
@@ -40,6 +51,7 @@ def model(name: str, report: AsynchronousReport, part: Part | None) -> dict[str,
     flat = FlatProgram(report.shown_program)
     low, high = part.within(report.ranks, "ranks") if part else (0, report.ranks)
     rows = [i for i, block in enumerate(flat.blocks) if low <= block.rank < high]
+    rows.sort(key=lambda i: flat.blocks[i].rank)  # a rank's blocks are one group; stable
     steps = sum(len(flat.blocks[i].steps) for i in rows)
     if steps > MOST_STEPS or len(rows) > MOST_BLOCKS:
         raise ArgumentError(
@@ -49,19 +61,28 @@ def model(name: str, report: AsynchronousReport, part: Part | None) -> dict[str,
             f"in {MOST_BLOCKS:,}",
             "Show the blocks of some ranks: --html-part FROM-TO",
         )
-    page = head(name, "blocks", report.verdict, headline(report), report.results)
+    in_words = headline(report)
+    if len(flat.steps) != report.steps:
+        in_words += f", run as {len(flat.steps):,} steps"
+    page = head(name, "blocks", report.verdict, in_words, report.results)
     row_of = {block: row for row, block in enumerate(rows)}
     bars, number = _bars(flat, report, row_of)
     index = {flat.describe(i): number[i] for i in range(len(flat.steps)) if i in number}
     page |= {
-        "rows": [f"{flat.blocks[i].rank} · {flat.blocks[i].name}" for i in rows],
+        "rows": [{"rank": flat.blocks[i].rank, "block": flat.blocks[i].name} for i in rows],
         "steps": bars,
+        "words": words_of(
+            (flat.steps[index].text for index in number),
+            report.format,
+            in_place=report.shown_program.placement == IN_PLACE,
+        ),
         "waits": _waits(flat, number),
         "faults": [
             fault(c, **_places(c, flat, index, number))
             for c in counterexamples(report.results.values())
         ],
         "facts": [
+            *_steps_in_words(report, len(flat.steps), len(bars)),
             ["sizes", meant_in_words(report)],
             ["deadlock", freedom_in_words(report)],
             *(["executor", limit] for limit in report.limits),
@@ -70,6 +91,17 @@ def model(name: str, report: AsynchronousReport, part: Part | None) -> dict[str,
     if part:
         page["cut"] = f"Shown are the blocks of ranks {low} to {high - 1} of {report.ranks}."
     return page
+
+
+def _steps_in_words(report: AsynchronousReport, run: int, shown: int) -> list[list[str]]:
+    """Why so many steps run, where the file has another number; how many of them are shown."""
+    lines = []
+    if run != report.steps:
+        reason = _WHY_OTHERS_RUN[report.format]
+        lines.append(f"The file has {report.steps:,} steps, and {run:,} run: {reason}.")
+    if shown != run:
+        lines.append(f"{shown:,} of the {run:,} that run are shown, those of these ranks.")
+    return [["steps", " ".join(lines)]] if lines else []
 
 
 def _run(flat: FlatProgram, report: AsynchronousReport) -> Run:

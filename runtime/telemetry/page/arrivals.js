@@ -1,5 +1,15 @@
 // The page of a run: operations by ranks, one operation's arrivals, and the tables of the summary.
 
+const MEANINGS = [
+  ["mean wait", "from the rank's arrival to the last rank's, whether or not the operation waited"],
+  ["late", "after the median arrival: median (p50) and 99th percentile"],
+  [
+    "wasted",
+    "what all other ranks together would have waited for this rank alone, had every operation " +
+      "waited for all ranks; operations that began without the rank count, too",
+  ],
+]; // of the columns of the table of ranks
+
 function size(bytes) {
   const power = bytes ? Math.min(4, Math.floor(Math.log2(bytes) / 10)) : 0;
   return `${+(bytes / 1024 ** power).toPrecision(3)} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
@@ -23,14 +33,15 @@ class ArrivalsView extends Operations {
     }
     const overview = panel(
       "Operations by ranks",
-      "outlined: taken to be late, so the others began without it",
+      "",
       [
         this.matrix.element,
         legend([
           ["late", "came after the median rank"],
           ["helper", "waited before it could begin (deeper: longer)"],
           ["whole", "ran by a schedule (mark above)"],
-          ["faint", "ran natively"],
+          ["faint", "ran natively (mark above)"],
+          ["ink", "taken to be late, so the others began without it", "box"],
         ]),
       ],
       { id: "operations" },
@@ -108,8 +119,13 @@ class ArrivalsView extends Operations {
     return [
       panel(
         `Who keeps whom waiting${title}`,
-        "mean wait: for the last arrival; wasted: what all others would wait for this rank alone",
-        table(["rank", "mean wait", "was last", "late p50", "late p99", "wasted"], waits),
+        "",
+        [
+          table(["rank", "mean wait", "was last", "late p50", "late p99", "wasted"], waits),
+          ...MEANINGS.map(([word, meaning]) =>
+            el("p", { class: "notes" }, el("b", {}, word), ` ${meaning}`),
+          ),
+        ],
         { id: "ranks" },
       ).element,
       panel(
@@ -189,6 +205,7 @@ class ArrivalsView extends Operations {
         tone: operation.late.includes(rank) ? "latename" : undefined,
       })),
       bars,
+      marks: [{ at: end * unit, tone: "ink" }],
       end: last * unit,
     };
     this.timeline ??= new Timeline(
@@ -201,7 +218,7 @@ class ArrivalsView extends Operations {
         lane: (ctx, row, timeline) => this.lane(ctx, row, timeline),
       },
     );
-    this.detail = { spans, arrived: operation.arrived, last: end * unit };
+    this.detail = { spans, arrived: operation.arrived };
     this.timeline.set(what);
     this.timeline.cursor = Infinity; // all of it is over
     const more = [
@@ -209,25 +226,17 @@ class ArrivalsView extends Operations {
       ...(operation.way === model.native
         ? [["faint", "runs natively"]]
         : [["whole", "runs by a schedule"]]),
-      ["ink", "dashed: the last arrival", true],
-      ...(spans.length ? [["soft", "below: rounds, or stages", true]] : []),
+      ["ink", "the last arrival", "dashed"],
+      ...(spans.length ? [["soft", "rounds, or stages, below the rank", "line"]] : []),
     ];
     this.single.element.lastChild.replaceWith(el("div", {}, this.timeline.element, legend(more)));
     this.single.note.textContent = `${operation.number}: ${size(operation.bytes)}, ${this.describe(this.position)[1]}; clocks within ${duration(operation.uncertainty)}`;
   }
 
-  /** Behind a rank's row: the last arrival; below it, rounds or stages. */
+  /** Below a rank's row: rounds or stages. */
   lane(ctx, row, timeline) {
     const y = timeline.y(row),
-      { spans, arrived, last } = this.detail;
-    ctx.strokeStyle = tones.ink;
-    ctx.lineWidth = 1;
-    ctx.setLineDash([3, 3]);
-    ctx.beginPath();
-    ctx.moveTo(timeline.x(last), y - 4);
-    ctx.lineTo(timeline.x(last), y + timeline.height + 4);
-    ctx.stroke();
-    ctx.setLineDash([]);
+      { spans, arrived } = this.detail;
     for (const [at, , begin, over, kind] of spans) {
       if (at !== row) continue;
       ctx.fillStyle = tones[kind === 2 ? "fault" : "soft"];

@@ -163,7 +163,7 @@ def _operation(ranks: list[int], records: dict[int, Record], spans: list[Span]) 
 
 
 def _headline(ranks: list[int], operations: int, summaries: Sequence[Summary]) -> str:
-    """In a line: how much was watched, and who kept the others waiting most."""
+    """In a line: how much was watched, and who wasted most (see ``summary``)."""
     wasted_s: defaultdict[int, float] = defaultdict(float)
     for summary in summaries:
         for line in summary.lines:
@@ -171,8 +171,8 @@ def _headline(ranks: list[int], operations: int, summaries: Sequence[Summary]) -
     text = f"{operations} operations of {len(ranks)} ranks"
     worst = max(wasted_s, key=lambda rank: (wasted_s[rank], -rank))
     if wasted_s[worst] <= 0:
-        return f"{text}: no rank kept the others waiting"
-    text = f"{text}: rank {worst} kept the others waiting most, {wasted_s[worst]:.2f} s in all"
+        return f"{text}: no rank wasted anything"
+    text = f"{text}: rank {worst} wasted most, {wasted_s[worst]:.2f} s"
     if any(summary.gain.compared for summary in summaries):
         saved_s = sum(summary.gain.saved_s for summary in summaries)
         return f"{text}; {'saved' if saved_s >= 0 else 'lost'} {abs(saved_s):.2f} s"

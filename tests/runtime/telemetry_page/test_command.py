@@ -87,7 +87,7 @@ def test_figures_are_about_the_last_operations(watch, directory):
 def test_a_page_is_written_of_a_directory(watch, directory, tmp_path):
     code, said = watch("--html", tmp_path / "run.html", directory)
     assert code == 0
-    assert "run.html: 4 operations of 2 ranks: rank 1 kept the others waiting most" in said
+    assert "run.html: 4 operations of 2 ranks: rank 1 wasted most, 8.00 s" in said
     page = (tmp_path / "run.html").read_text()
     assert "job night run, 2 ranks on" in page
     assert '"reload":null' in page

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +27,7 @@ from latecomer.verify.report.trace_events import document
 from latecomer.verify.running import run
 from latecomer.verify.viewer.part import parse_part
 
+ROOT = Path(__file__).parents[3]
 WAY = "one late, k = 4"
 REASON = '</script><img src=x> rank 2 is "missing"'
 
@@ -165,7 +169,7 @@ def test_the_page_says_which_job_where_and_when():
 
 def test_the_rank_that_keeps_others_waiting_is_named_and_long_runs_are_cut():
     page_model = model("run", {"a": _ranks(), "b": _ranks(3)}, None)
-    assert page_model["headline"].startswith("9 operations of 4 ranks: rank 2 kept the others")
+    assert page_model["headline"].startswith("9 operations of 4 ranks: rank 2 wasted most, ")
     assert [operation["block"] for operation in page_model["operations"]] == [0] * 6 + [1] * 3
     assert page_model["operations"][0]["late"] == [2]
     assert dict(page_model["tables"][0]["ways"]) == {f"{WAY}, late: 2": 4, NATIVE: 2}
@@ -176,7 +180,7 @@ def test_the_rank_that_keeps_others_waiting_is_named_and_long_runs_are_cut():
     with pytest.raises(ArgumentError, match=r"'5-6': must be operations of 0 \.\. 5"):
         model("run", {"a": _ranks()}, parse_part("5-6", "--operations"))
     quiet = model("run", {"a": [Rank(0, _ranks()[0].records)]}, None)
-    assert "no rank kept the others waiting" in quiet["headline"]
+    assert "no rank wasted anything" in quiet["headline"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"traceEvents": []}', '{"traceEvents": [{"ph": 1}]}'])
@@ -196,13 +200,60 @@ def test_the_command_writes_a_page(tmp_path, monkeypatch, capsys):
         assert (ended.value.code or 0) == code
 
     printed = capsys.readouterr()
-    headline = "run.html: 6 operations of 4 ranks: rank 2 kept the others waiting"
+    headline = "run.html: 6 operations of 4 ranks: rank 2 wasted most, "
     assert printed.out.startswith(headline)
     assert "no.json" in printed.err
 
     page = (tmp_path / "run.html").read_text()
     assert page.count("</script>") == 2
     assert "<img" not in page
+
+
+def test_wasted_means_the_same_on_the_page_and_in_the_docs(browser, tmp_path):
+    path = tmp_path / "run.html"
+    path.write_text(page_of(model("run", {"a": _ranks()}, None)))
+    browser.open(path)
+    texts = {"page": browser.run("return document.getElementById('ranks').innerText")}
+    for name in ("howto/read-a-report.md", "reference/watch.md", "glossary.md"):
+        texts[name] = (ROOT / "docs" / name).read_text()
+    for name, text in texts.items():
+        words = " ".join(text.lower().split())
+        assert re.search(r"all other(s| ranks) together would have waited for", words), name
+        assert "had every operation waited for all ranks" in words, name
+
+
+DARK_AT = """
+const { timeline } = viewer.view, canvas = timeline.element.querySelector("canvas");
+const x = Math.round(timeline.x(timeline.marks[0].at));
+const copy = Object.assign(document.createElement("canvas"), { width: canvas.width });
+copy.height = canvas.height;
+const ctx = copy.getContext("2d", { willReadFrequently: true });
+ctx.drawImage(canvas, 0, 0);
+const dark = [];
+for (let y = Math.round(timeline.y(0)); y < timeline.y(0) + timeline.height; y++) {
+  const { data } = ctx.getImageData(x - 1, y, 3, 1);
+  dark.push([0, 4, 8].some((at) => data[at] + data[at + 1] + data[at + 2] < 3 * 40));
+}
+return dark;
+"""
+"""Whether the line of the last arrival is dark, for each pixel within the first rank's row."""
+
+
+def test_the_last_arrival_is_dashed_in_the_legend_and_over_the_bars(browser, tmp_path):
+    path = tmp_path / "run.html"
+    path.write_text(page_of(model("run", {"a": _ranks()}, None)))
+    browser.open(path)
+    style = browser.run(
+        "const entry = [...document.querySelectorAll('.legend li')]"
+        ".find((li) => li.innerText.includes('the last arrival'));"
+        "return getComputedStyle(entry.querySelector('i')).borderTopStyle"
+    )
+    assert style == "dashed"
+    assert browser.run("return viewer.view.timeline.marks[0].at") == pytest.approx(250.0)
+
+    dark = browser.run(DARK_AT)
+    switches = sum(one != other for one, other in pairwise(dark))
+    assert switches >= 4  # dashes, not one line and not nothing
 
 
 def test_who_was_late_is_shown_in_a_browser(browser, tmp_path):

@@ -187,6 +187,51 @@ def test_a_chunk_can_be_followed(browser, page):
     assert browser.run("return viewer.view.followed") is None
 
 
+NEIGHBOURS = """
+const { ring } = viewer.view, geometry = ring.layout();
+return [...Array(viewer.model.ranks).keys()].map((rank) => {
+  const other = (rank + 1) % viewer.model.ranks;
+  const there = ring.curve(rank, other, geometry), back = ring.curve(other, rank, geometry);
+  const points = (curve) => [...Array(21).keys()].map((step) =>
+    curve.at(curve.from + (curve.to - curve.from) * step / 20));
+  const far = (points, [x, y]) => Math.min(...points.map(([a, b]) => Math.hypot(a - x, b - y)));
+  return Math.min(...points(there).map((point) => far(points(back), point)));
+});
+"""
+"""For each rank how near its arrow to the next rank comes to the arrow back."""
+NAMES_APART = """
+const { packets } = viewer.view.ring;
+return packets.flatMap((one, i) => packets.slice(i + 1).map((other) =>
+  Math.hypot(one.where[0] - other.where[0], one.where[1] - other.where[1])
+    - one.size - other.size));
+"""
+"""Room between each two names of chunks on the arrows of the round shown."""
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 16])
+def test_arrows_of_neighbours_do_not_touch(browser, page, ranks):
+    browser.open(page(model_of_document(builders.straggler(ranks))), size=(1280, 900))
+    assert min(browser.run(NEIGHBOURS)) >= 11  # pixels
+
+
+@pytest.mark.parametrize("ranks", [8, 16])
+def test_the_late_rank_and_its_neighbour_exchange_in_sight(browser, page, ranks):
+    model = model_of_document(builders.straggler(ranks))
+    late = ranks - 1
+    exchanges = []
+    for number, flat in enumerate(model["rounds"]):
+        ways = {tuple(flat[i : i + 2]) for i in range(0, len(flat), 4)}
+        if {(0, late), (late, 0)} <= ways:
+            exchanges.append(number)
+    assert exchanges
+    for size in ((1280, 900), (800, 900)):
+        browser.open(page(model), size=size)
+        for number in exchanges:
+            browser.run("viewer.player.go(arguments[0])", number + 1)
+            browser.settle()
+            assert min(browser.run(NAMES_APART)) >= 0
+
+
 PAGES = {
     "straggler": lambda: model_of_document(STRAGGLER),
     "incast": lambda: model_of_document(builders.direct(6, 3)),
@@ -267,6 +312,103 @@ def test_1024_ranks_are_cut_and_answer(browser, page):
     assert "Shown are chunks 0 to 4 of 64" in browser.run("return document.body.innerText")
     browser.press(END)
     assert "all 1024 ranks complete in these chunks" in now(browser)
+
+
+TEXTS = "return [...document.querySelectorAll(arguments[0])].map((e) => e.innerText)"
+LEGEND = """
+const entry = [...document.querySelectorAll("#timeline .legend li")]
+  .find((li) => li.innerText.includes(arguments[0]));
+return getComputedStyle(entry.querySelector("i")).borderTopStyle;
+"""
+LABELS = """
+const { timeline } = viewer.view;
+return timeline.bars.filter(({ tone }) => tone === arguments[0])
+  .map((bar) => timeline.labelOf(bar)?.words ?? null);
+"""
+WORST_CONTRAST = """
+return Math.min(...["forward", "input", "weight", "fused"].flatMap((tone) =>
+  [1, OTHERS_OPACITY, 0.3].map((opacity) =>
+    contrast(partsOf(readableOn(tone, opacity)), painted(tone, opacity)))));
+"""
+
+
+def eight_stages():
+    """24 microbatches, which is as many as a page 1280 pixels wide has to have numbers for."""
+    links = [{"between": [6, 7], "latency": 30}]
+    doc = pipelines.document(pipelines.zero_bubble(8, 24), 24, links=links)
+    return model_of_document(doc)
+
+
+def test_a_pipelines_numbers_are_there_and_readable(browser, page):
+    path = page(eight_stages())
+    for theme in ("light", "dark"):
+        browser.open(path, theme=theme, size=(1280, 900))
+        assert browser.run(WORST_CONTRAST) >= 4.5
+
+    numbers = browser.run(LABELS, "forward")
+    while None in numbers:
+        browser.press("+")
+        assert browser.run("return viewer.view.timeline.zoom") < 5
+        numbers = browser.run(LABELS, "forward")
+    assert set(numbers) == {str(number) for number in range(24)}
+    tip = browser.run("return viewer.view.tell(viewer.view.timeline.bars[0])")
+    assert tip.startswith("0F0: forward\nstage 0, microbatch 0, rank 0")
+
+
+def test_a_pipelines_lines_differ_and_its_links_are_named(browser, page):
+    browser.open(page(eight_stages()), size=(1280, 900))
+    assert browser.run(LEGEND, "slack") == "dashed"
+    assert browser.run(LEGEND, "activations held") == "solid"
+    heads = browser.run(TEXTS, "#links th")
+    assert [head.split("\n")[0] for head in heads] == [
+        "link",
+        "messages",
+        "slack",
+        "makespan at +extra latency",
+    ]
+    assert all("unit of time" in head for head in heads[2:])
+    row = browser.run("return document.querySelector('#links tbody tr:last-child').innerText")
+    assert row.startswith("6-7\t48\t")
+    assert " at +" in row
+    assert "for each +1" in row
+
+
+def test_blocks_are_grouped_by_rank_and_fold(browser, page):
+    model = PAGES["blocks"]()
+    browser.open(page(model))
+    ranks = sorted({row["rank"] for row in model["rows"]})
+    headings = "viewer.view.timeline.rows.filter((row) => row.heading)"
+    assert browser.run(f"return {headings}.map((row) => row.rank)") == ranks
+    rows = "return viewer.view.timeline.rows.length"
+    assert browser.run(rows) == len(model["rows"]) + len(ranks)
+    assert f"of {len(model['steps'])} steps shown done" in now(browser)
+
+    browser.run("viewer.view.timeline.click(20, viewer.view.timeline.y(0) + 1)")
+    of_first = sum(row["rank"] == ranks[0] for row in model["rows"])
+    assert browser.run(rows) == len(model["rows"]) + len(ranks) - of_first
+    browser.run("document.getElementById('fold').click()")
+    assert browser.run(rows) == len(model["rows"]) + len(ranks)
+    browser.run("document.getElementById('fold').click()")
+    assert browser.run(rows) == len(ranks)
+    browser.press(HOME, END)
+    assert f"of {len(model['steps'])} steps shown done" in now(browser)
+
+
+@pytest.mark.parametrize("name", ["blocks", "deadlock", "plan"])
+def test_the_words_of_steps_are_on_the_page(browser, page, name):
+    model = PAGES[name]()
+    browser.open(page(model))
+    terms = browser.run(TEXTS, "#words dt")
+    notation = [term for term, _ in model["words"]["notation"]]
+    assert terms == [*model["words"]["operations"], *notation]
+
+
+def test_a_fault_in_a_folded_rank_is_opened(browser, page):
+    browser.open(page(PAGES["deadlock"]()))
+    browser.run("document.getElementById('fold').click()")
+    browser.run("document.querySelector('.jump').click()")
+    browser.settle()
+    assert browser.run("return viewer.view.timeline.bars.some((bar) => bar.fault && !bar.isFolded)")
 
 
 def test_a_pipelines_critical_path_and_a_deadlocks_cycle_are_drawn(browser, page):

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from latecomer.synth import standard
 from latecomer.synth.export.msccl_xml import encode
 from latecomer.verify.asynchronous.msccl import verify_xml
+from latecomer.verify.asynchronous.msccl_xml import TYPES
+from latecomer.verify.asynchronous.mscclpp_plan import NAMES
 from latecomer.verify.core.verdict import Verdict
 from latecomer.verify.errors import ArgumentError, FormatError
 from latecomer.verify.pipeline.costs import Costs
@@ -19,6 +21,7 @@ from latecomer.verify.pipeline.graph import build
 from latecomer.verify.pipeline.lower import lowered
 from latecomer.verify.viewer.command import page_of
 from latecomer.verify.viewer.pipeline import slacks
+from latecomer.verify.viewer.step_words import MSCCL_OPERATIONS, PLAN_OPERATIONS
 from tests.verify import builders
 from tests.verify.asynchronous import planted
 from tests.verify.asynchronous.test_mscclpp import packets
@@ -168,6 +171,19 @@ def test_slack_is_what_a_pass_may_take_longer_and_no_more(seed):
     assert max(p[5] for p in model["passes"]) == model["makespan"] == model["bound"]["value"]
 
 
+def test_a_page_says_why_a_pipeline_has_two_makespans():
+    links = [{"between": [1, 2], "latency": 9}]
+    doc = pipelines.document(pipelines.zero_bubble(4, 6), 6, links=links)
+    model = model_of_document(doc)
+    facts = dict(model["facts"])
+    text = facts["two makespans"]
+    makespan, in_order = re.match(r"(\d+) assumes .*, and (\d+) assumes rendezvous", text).groups()
+    assert int(makespan) == model["makespan"] < int(in_order)
+    assert text.endswith(f"about {makespan}.")
+    without_delay = model_of_document(pipelines.document(pipelines.zero_bubble(4, 6), 6))
+    assert without_delay["facts"] == []
+
+
 def test_a_pipeline_that_can_not_run_is_shown_as_programs():
     doc = pipelines.document(pipelines.zero_bubble(3, 4), 4)
     doc["programs"][2].insert(0, doc["programs"][2].pop())
@@ -213,6 +229,66 @@ def test_right_programs_of_blocks_run_to_their_ends(name):
     model = model_of_text("a.xml", planted.bases()[name])
     assert {step[3] for step in blocks_agree(model)} == {0}
     assert model["faults"] == []
+
+
+NOP = (
+    '<step s="9" type="nop" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="0" depid="-1" '
+    'deps="-1" hasdep="0"/></tb>'
+)
+
+
+def test_steps_of_the_file_and_steps_that_run_are_told_apart():
+    xml = encode(standard.direct(4))
+    steps = xml.count(b"<step")
+    blocks = xml.count(b"</tb>")
+    model = model_of_text("a.xml", xml)
+    assert f"{steps} steps in" in model["headline"]
+    assert "run as" not in model["headline"]
+    assert "steps" not in dict(model["facts"])
+
+    with_nops = xml.replace(b"</tb>", NOP.encode())
+    model = model_of_text("a.xml", with_nops)
+    assert model["verdict"] == "proved"
+    assert f"{steps + blocks} steps in {blocks} thread blocks" in model["headline"]
+    assert model["headline"].endswith(f"run as {steps} steps")
+    said = dict(model["facts"])["steps"]
+    assert said.startswith(f"The file has {steps + blocks} steps, and {steps} run: the executor ")
+    assert len(model["steps"]) == steps
+
+    model = model_of_text("a.xml", with_nops, "1-2")
+    shown = len(model["steps"])
+    assert dict(model["facts"])["steps"].endswith(
+        f"{shown} of the {steps} that run are shown, those of these ranks."
+    )
+
+
+def test_every_operation_that_a_step_can_be_has_a_meaning():
+    assert MSCCL_OPERATIONS.keys() == set(TYPES) - {"nop"}
+    assert PLAN_OPERATIONS.keys() == NAMES - {"nop", "flush", "pipeline"}
+
+
+@pytest.mark.parametrize("name", [*planted.bases(), "plan"])
+def test_every_word_of_a_step_is_explained(name):
+    if name == "plan":
+        model = model_of_text("plan.json", json.dumps(packets(3)).encode())
+    else:
+        model = model_of_text("a.xml", planted.bases()[name])
+    texts = [step[5].partition(": ")[2] for step in model["steps"]]
+    words = model["words"]
+    assert words["operations"].keys() == {re.match("[a-z_]+", text)[0] for text in texts}
+
+    letters = set()
+    for text in texts:
+        letters.update(re.findall(r"\b([a-z])\[", text))
+    explained = {term[0] for term, _ in words["notation"] if term[1:] == "[3]"}
+    assert explained == letters
+    assert all(meaning for _, meaning in words["notation"])
+
+
+@pytest.mark.parametrize("name", planted.bases())
+def test_blocks_come_rank_by_rank(name):
+    ranks = [row["rank"] for row in model_of_text("a.xml", planted.bases()[name])["rows"]]
+    assert ranks == sorted(ranks)
 
 
 def test_planted_faults_are_found_among_the_steps():

@@ -59,12 +59,40 @@ function readTones() {
   }
 }
 
-/** Black or white, whichever is read more easily on a tone. */
-function readableOn(tone) {
-  const [r, g, b] = [1, 3, 5].map(
-    (at) => (parseInt(tones[tone].slice(at, at + 2), 16) / 255) ** 2.2,
-  );
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.2 ? "#0e1117" : "#ffffff";
+const NEARLY_BLACK = "#0e1117";
+const WHITE = "#ffffff";
+
+/** Red, green and blue of a colour like `#0e1117`, 0 .. 255. */
+function partsOf(colour) {
+  return [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+}
+
+/** How bright a colour is, as WCAG 2 defines it, from its parts. */
+function luminance(parts) {
+  const [r, g, b] = parts.map((part) => {
+    const share = part / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+
+/** Contrast of two colours, from their parts: 1 .. 21. */
+function contrast(one, other) {
+  const [low, high] = [luminance(one), luminance(other)].sort((a, b) => a - b);
+  return (high + 0.05) / (low + 0.05);
+}
+
+/** The parts of a tone that is painted with this opacity on a panel. */
+function painted(tone, opacity) {
+  const behind = partsOf(tones.panel);
+  return partsOf(tones[tone]).map((part, at) => opacity * part + (1 - opacity) * behind[at]);
+}
+
+/** Black or white, whichever is read more easily on a tone of this opacity on a panel. */
+function readableOn(tone, opacity = 1) {
+  const ground = painted(tone, opacity);
+  const onBlack = contrast(partsOf(NEARLY_BLACK), ground);
+  return onBlack > contrast(partsOf(WHITE), ground) ? NEARLY_BLACK : WHITE;
 }
 
 function setTheme(name) {
@@ -153,17 +181,20 @@ function panel(title, note, body, { id = null } = {}) {
   return { element: made, note: remark };
 }
 
-/** A legend: [tone, text, is it a line]. */
+/**
+ * A legend: [tone, text, shape]. A shape is drawn as in the picture: "line", "dashed" (line), "area"
+ * (below a line), "box" (outline), "dashed-box"; a filled square where none is given.
+ */
 function legend(entries) {
   return el(
     "ul",
     { class: "legend" },
-    entries.map(([tone, text, line]) =>
+    entries.map(([tone, text, shape]) =>
       el(
         "li",
         {},
         el("i", {
-          class: line ? "line" : false,
+          class: shape ?? false,
           style: { "--tone": tone.startsWith("#") ? tone : `var(--${tone})` },
         }),
         text,

@@ -8,13 +8,15 @@ const STEP_WORDS = [
   "receives",
   "receives and sends",
 ];
+const OPERATION = /^step \d+: ([a-z_]+)/; // of a step's words
 const STATES = ["", "stands here and waits for ever", "is never reached"];
 
 class BlocksView {
   constructor() {
     const faulty = new Set(model.faults.flatMap((fault) => fault.faulty));
-    this.bars = model.steps.map(([row, begin, end, state, kind, words], index) => ({
-      row,
+    // `block` is an index of model.rows; `row` is where it is shown, see layOut.
+    this.steps = model.steps.map(([block, begin, end, state, kind, words], index) => ({
+      block,
       begin,
       end,
       state,
@@ -25,41 +27,126 @@ class BlocksView {
       hollow: state > 0,
       fault: faulty.has(index),
       label: words.replace(/^step \d+: /, ""),
+      short: OPERATION.exec(words)[1],
     }));
-    this.end = Math.max(1, ...this.bars.map(({ end }) => end));
-    const middle = (index) => [
-      this.bars[index].row,
-      (this.bars[index].begin + this.bars[index].end) / 2,
-    ];
+    this.end = this.steps.reduce((most, { end }) => Math.max(most, end), 1);
     const wrong = model.faults.flatMap((fault) =>
       fault.waits.filter((pair) => pair?.length === 2 && pair[0] !== pair[1]),
     );
     const races = model.faults
       .filter(({ property, faulty: steps }) => property === "race_free" && steps.length === 2)
       .map(({ faulty: steps }) => steps);
-    this.arrows = [
-      ...model.waits.map(([one, other]) => ({
-        from: [this.bars[one].row, this.bars[one].end],
-        to: [this.bars[other].row, this.bars[other].begin],
-        tone: "faint",
-        ends: [one, other],
-      })),
-      ...[...wrong, ...races].map(([one, other]) => ({
-        from: middle(one),
-        to: middle(other),
-        fault: true,
-        bow: 34,
-        ends: [one, other],
-      })),
+    // Who waits for whom: `ends` are the earlier and the later step.
+    this.waits = [
+      ...model.waits.map((ends) => ({ ends, fault: false })),
+      ...[...wrong, ...races].map((ends) => ({ ends, fault: true })),
     ];
+    this.folded = new Set(); // ranks whose blocks are not shown one by one
     this.build();
+  }
+
+  /** Rows with a heading for each rank, and where steps and waits stand in them. */
+  layOut() {
+    const rows = [];
+    const rowOfBlock = [];
+    const headings = new Map(); // rank -> its row
+    model.rows.forEach(({ rank, block }, index) => {
+      if (!headings.has(rank)) {
+        headings.set(rank, rows.length);
+        rows.push(this.headingOf(rank));
+      }
+      if (this.folded.has(rank)) rowOfBlock[index] = headings.get(rank);
+      else {
+        rowOfBlock[index] = rows.length;
+        rows.push({ name: block });
+      }
+    });
+    for (const step of this.steps) step.row = rowOfBlock[step.block];
+
+    const bars = this.steps.filter((step) => !this.folded.has(this.rankOf(step)));
+    for (const rank of this.folded) bars.push(...this.busy(rank, headings.get(rank)));
+    const arrows = this.waits
+      .map((wait) => this.arrow(wait))
+      .filter(({ from, to, fault }) => fault || from[0] !== to[0]);
+    return { rows, bars, arrows, end: this.end };
+  }
+
+  rankOf({ block }) {
+    return model.rows[block].rank;
+  }
+
+  headingOf(rank) {
+    const blocks = model.rows.filter((row) => row.rank === rank).length;
+    const steps = this.steps.filter((step) => this.rankOf(step) === rank).length;
+    return {
+      name: `${this.folded.has(rank) ? "▸" : "▾"} rank ${rank}`,
+      note: `${plural(blocks, "thread block")}, ${plural(steps, "step")}`,
+      heading: true,
+      rank,
+    };
+  }
+
+  arrow({ ends: [one, other], fault }) {
+    const [before, after] = [this.steps[one], this.steps[other]];
+    if (!fault) return { from: [before.row, before.end], to: [after.row, after.begin], tone: "faint" };
+    return {
+      from: [before.row, (before.begin + before.end) / 2],
+      to: [after.row, (after.begin + after.end) / 2],
+      fault: true,
+      bow: 34,
+    };
+  }
+
+  /** One bar for each stretch in which any block of a folded rank does something. */
+  busy(rank, row) {
+    const stretches = [];
+    const steps = this.steps
+      .filter((step) => this.rankOf(step) === rank)
+      .sort((a, b) => a.begin - b.begin);
+    for (const { begin, end, fault } of steps) {
+      const last = stretches.at(-1);
+      if (last && begin <= last.end) {
+        last.end = Math.max(last.end, end);
+        last.fault ||= fault;
+      } else stretches.push({ row, rank, begin, end, fault, tone: "strong", isFolded: true });
+    }
+    return stretches;
+  }
+
+  fold(ranks) {
+    this.folded = new Set(ranks);
+    this.timeline.set(this.layOut());
+    this.timeline.show(this.player.position);
+    this.foldButton.textContent = this.folded.size ? "Open all ranks" : "Fold all ranks";
+  }
+
+  toggle(rank) {
+    const ranks = new Set(this.folded);
+    if (!ranks.delete(rank)) ranks.add(rank);
+    this.fold(ranks);
+  }
+
+  tell(bar) {
+    if (bar.isFolded) return `rank ${bar.rank}, turns ${bar.begin} to ${bar.end}\nclick to open it`;
+    return [
+      `${this.placeOf(bar)}, ${bar.words}`,
+      model.words.operations[bar.short] ?? STEP_WORDS[bar.kind],
+      STATES[bar.state],
+    ]
+      .filter(Boolean)
+      .join("\n");
+  }
+
+  placeOf({ block }) {
+    return `rank ${model.rows[block].rank} ${model.rows[block].block}`;
   }
 
   build() {
     const jump = (fault, line) => {
       const step = (line >= 0 && fault.waits[line]?.[0]) ?? fault.faulty[0];
-      const bar = this.bars[step === false ? fault.faulty[0] : step];
+      const bar = this.steps[step === false ? fault.faulty[0] : step];
       if (bar) {
+        if (this.folded.has(this.rankOf(bar))) this.toggle(this.rankOf(bar));
         this.choose(bar);
         this.player.go(bar.end);
         this.timeline.element.scrollTop = this.timeline.y(bar.row) - 200;
@@ -70,40 +157,51 @@ class BlocksView {
     };
     buildHead({ jump: model.faults.some(({ faulty }) => faulty.length) ? jump : null });
     this.timeline = new Timeline("Steps of all blocks", {
-      rows: model.rows.map((name) => ({ name })),
-      bars: this.bars,
-      arrows: this.arrows,
-      end: this.end,
+      ...this.layOut(),
       unit: "turn",
       whole: true,
-      left: 104,
+      left: 88,
       row: 26,
-      tell: (bar) =>
-        [
-          `${model.rows[bar.row].replace("·", "")}, ${bar.words}`,
-          STEP_WORDS[bar.kind],
-          STATES[bar.state],
-        ]
-          .filter(Boolean)
-          .join("\n"),
-      pick: (bar) => this.choose(bar),
+      tell: (bar) => this.tell(bar),
+      pick: (bar, row) => {
+        const { heading, rank } = this.timeline.rows[row] ?? {};
+        if (heading) this.toggle(rank);
+        else this.choose(bar);
+      },
     });
-    const kinds = new Set(this.bars.map(({ kind }) => kind));
+    const kinds = new Set(this.steps.map(({ kind }) => kind));
     const entries = STEP_WORDS.map((words, kind) => [STEP_TONES[kind], words]).filter((_, kind) =>
       kinds.has(kind),
     );
     if (model.faults.length)
-      entries.push(["fault", "what the counterexample names, and who waits for whom", true]);
-    if (this.bars.some(({ hollow }) => hollow))
-      entries.push(["faint", "dashed: never happens", true]);
+      entries.push(
+        ["fault", "what the counterexample names", "box"],
+        ["fault", "who waits for whom there", "line"],
+      );
+    if (this.steps.some(({ hollow }) => hollow))
+      entries.push(["faint", "never happens", "dashed-box"]);
+    if (this.waits.some(({ fault }) => !fault))
+      entries.push(["faint", "a message or a flag, to the step that waits for it", "line"]);
     const main = panel(
       "Blocks",
-      "each step as early as it can be; thin lines are messages and flags",
+      "each step as early as it can be, each message takes one turn; a click on a rank folds it",
       [this.timeline.element, legend(entries)],
       { id: "timeline" },
     );
+    this.foldButton = el(
+      "button",
+      {
+        type: "button",
+        class: "link",
+        id: "fold",
+        onclick: () =>
+          this.fold(this.folded.size ? [] : new Set(model.rows.map(({ rank }) => rank))),
+      },
+      "Fold all ranks",
+    );
     main.element.firstChild.append(
       el("span", { class: "spacer" }),
+      this.foldButton,
       zoomButtons((times) => this.timeline.rescale(times)),
     );
     this.about = panel(
@@ -112,7 +210,9 @@ class BlocksView {
       el("ul", { class: "columns", style: { "grid-template-columns": "1fr" } }),
       { id: "step" },
     );
-    document.getElementById("stage").replaceChildren(main.element, this.about.element);
+    document
+      .getElementById("stage")
+      .replaceChildren(main.element, this.about.element, this.wordsPanel());
     this.player = new Player({
       length: this.end,
       word: "turn",
@@ -120,12 +220,27 @@ class BlocksView {
       change: (position) => this.timeline.show(position),
       faults: [
         ...new Set(
-          model.faults.flatMap((fault) => fault.faulty.map((step) => this.bars[step].end)),
+          model.faults.flatMap((fault) => fault.faulty.map((step) => this.steps[step].end)),
         ),
       ].sort((a, b) => a - b),
       keys: { "+": () => this.timeline.rescale(1.5), "-": () => this.timeline.rescale(1 / 1.5) },
     });
     this.player.begin(this.end);
+  }
+
+  /** What the names and letters in the steps mean. */
+  wordsPanel() {
+    const words = [...Object.entries(model.words.operations), ...model.words.notation];
+    return panel(
+      "What the steps say",
+      "every operation and every buffer that occurs above",
+      el(
+        "dl",
+        { class: "words" },
+        words.flatMap(([word, meaning]) => [el("dt", {}, word), el("dd", {}, meaning)]),
+      ),
+      { id: "words" },
+    ).element;
   }
 
   /** Say in words what a step waits for, and what waits for it. */
@@ -136,15 +251,15 @@ class BlocksView {
           ["waits for", 1, 0],
           ["is awaited by", 0, 1],
         ].flatMap(([word, mine, other]) =>
-          this.arrows
+          this.waits
             .filter(({ ends }) => ends[mine] === bar.index)
-            .map(
-              ({ ends, fault }) =>
-                `${word} ${model.rows[this.bars[ends[other]].row].replace(" ·", ",")} ${this.bars[ends[other]].words}${fault ? " (in the counterexample)" : ""}`,
-            ),
+            .map(({ ends, fault }) => {
+              const step = this.steps[ends[other]];
+              return `${word} ${this.placeOf(step)} ${step.words}${fault ? " (in the counterexample)" : ""}`;
+            }),
         );
     this.about.note.textContent = bar
-      ? `${model.rows[bar.row].replace(" ·", ",")} ${bar.words}${bar.state ? `: ${STATES[bar.state]}` : ""}`
+      ? `${this.placeOf(bar)} ${bar.words}${bar.state ? `: ${STATES[bar.state]}` : ""}`
       : "click one";
     this.about.element
       .querySelector("ul")
@@ -154,11 +269,12 @@ class BlocksView {
   }
 
   describe(position) {
-    const done = this.bars.filter(({ end, state }) => !state && end <= position).length;
-    const never = this.bars.filter(({ state }) => state).length;
+    const done = this.steps.filter(({ end, state }) => !state && end <= position).length;
+    const never = this.steps.filter(({ state }) => state).length;
+    const all = `${this.steps.length.toLocaleString("en")} steps shown`;
     return [
       `Turn ${position} of ${this.end}`,
-      `${done.toLocaleString("en")} of ${this.bars.length.toLocaleString("en")} steps done${never ? `, ${never} never happen` : ""}`,
+      `${done.toLocaleString("en")} of ${all} done${never ? `, ${never} never happen` : ""}`,
     ];
   }
 }

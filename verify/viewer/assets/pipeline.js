@@ -4,6 +4,7 @@
 const KINDS = ["F", "I", "W", "B"],
   KIND_TONES = ["forward", "input", "weight", "fused"];
 const KIND_WORDS = ["forward", "backward (input)", "backward (weight)", "backward"];
+const MOST_CORNERS = 8; // of a link's curve that are written
 
 class PipelineView {
   constructor() {
@@ -136,12 +137,14 @@ class PipelineView {
       `${KINDS[kind]}, ${KIND_WORDS[kind]}`,
     ]).filter(([tone]) => kinds.includes(tone));
     if (this.measured)
-      entries.push(
-        ["ink", "critical path (outlined)", true],
-        ["faint", "line after a pass: its slack; grey step line: activations held", true],
-      );
-    else entries.push(["fault", "what the counterexample names", true]);
-    const note = this.measured ? "click a pass to follow its microbatch" : "";
+      entries.push(["ink", "on the critical path", "box"], ...this.linesInWords());
+    else {
+      entries.push(["fault", "what the counterexample names", "box"]);
+      if (this.arrows.length) entries.push(["fault", "who waits for whom there", "line"]);
+    }
+    const note = this.measured
+      ? "numbers are microbatches: zoom in, or point at a pass; a click follows one"
+      : "";
     const main = panel(
       this.measured ? "Timeline" : "Programs",
       note,
@@ -185,53 +188,93 @@ class PipelineView {
     this.timeline.surface.ask();
   }
 
-  /** Activations held, as a step line behind the passes. */
+  /** The lines of the timeline for the legend: those that are drawn. */
+  linesInWords() {
+    const entries = [];
+    if (this.bars.some(({ slack }) => slack > 0))
+      entries.push([
+        "soft",
+        "slack: so much later a pass may end at no cost (drawn up to the next pass)",
+        "dashed",
+      ]);
+    if (this.drawsMemory())
+      entries.push([
+        "soft",
+        model.limits
+          ? "activations held, below each rank (full height: its limit)"
+          : `activations held, below each rank (full height: ${shown(this.mostMemory)})`,
+        "area",
+      ]);
+    if (this.arrows.length) entries.push(["forward", "a message to another rank", "line"]);
+    return entries;
+  }
+
+  drawsMemory() {
+    return this.timeline.gap >= 7;
+  }
+
+  /** Activations held: a step line with its area, in the gap below a row. */
   lane(ctx, row, timeline) {
+    if (!this.drawsMemory()) return;
     const steps = this.memory[row];
     const most = model.limits?.[row] || this.mostMemory;
-    const base = timeline.y(row) + timeline.height,
-      room = timeline.pitch - timeline.height - 2;
-    if (room < 5) return;
-    ctx.strokeStyle = tones.faint;
-    ctx.globalAlpha = 0.85;
-    ctx.lineWidth = 1;
-    ctx.beginPath();
-    let y = base + room;
-    ctx.moveTo(timeline.x(0), y);
+    const room = timeline.gap - 3,
+      base = timeline.y(row) + timeline.height + 1 + room;
+    const outline = new Path2D();
+    let y = base;
+    outline.moveTo(timeline.x(0), y);
     for (const [time, held] of steps) {
-      ctx.lineTo(timeline.x(time), y);
-      y = base + room * (1 - held / most) + 1;
-      ctx.lineTo(timeline.x(time), y);
+      outline.lineTo(timeline.x(time), y);
+      y = base - room * (held / most);
+      outline.lineTo(timeline.x(time), y);
     }
-    ctx.lineTo(timeline.x(timeline.end), y);
-    ctx.stroke();
+    outline.lineTo(timeline.x(timeline.end), y);
+    ctx.strokeStyle = tones.soft;
+    ctx.lineWidth = 1;
+    ctx.stroke(outline);
+
+    outline.lineTo(timeline.x(timeline.end), base);
+    outline.closePath();
+    ctx.globalAlpha = 0.2;
+    ctx.fillStyle = tones.soft;
+    ctx.fill(outline);
     ctx.globalAlpha = 1;
+  }
+
+  /** The makespan at each corner of its growth, and how it grows after the last one. */
+  growth({ slack, growth, final_slope: slope }) {
+    if (slack === null) return "no latency ever costs anything";
+    const corners = growth
+      .slice(0, MOST_CORNERS)
+      .map(([latency, makespan]) => el("span", {}, `${shown(makespan)} at +${shown(latency)}`));
+    const beyond =
+      growth.length > MOST_CORNERS
+        ? `… (${growth.length - MOST_CORNERS} more)`
+        : `beyond: +${shown(slope)} for each +1`;
+    return el("div", { class: "pairs" }, corners, el("span", {}, beyond));
   }
 
   /** Slack of each link, and how the makespan grows beyond it. */
   links() {
-    const rows = model.links.map(({ name, messages, slack, growth, final_slope: slope }) =>
+    const rows = model.links.map((link) =>
       el(
         "tr",
         {},
-        el("td", {}, name),
-        el("td", {}, shown(messages)),
-        el("td", {}, slack === null ? "any" : shown(slack)),
-        el(
-          "td",
-          { class: "text" },
-          slack === null
-            ? "no delay ever costs anything"
-            : `then ${growth
-                .map(([latency, makespan]) => `${shown(makespan)} at +${shown(latency)}`)
-                .slice(0, 5)
-                .join(", ")}${growth.length > 5 ? ", …" : ""}, at last ${slope} per unit`,
-        ),
+        el("td", {}, link.name),
+        el("td", {}, shown(link.messages)),
+        el("td", {}, link.slack === null ? "any" : shown(link.slack)),
+        el("td", { class: "text" }, this.growth(link)),
       ),
     );
+    const headings = [
+      ["link", "between two ranks", false],
+      ["messages", "both ways, in a step", false],
+      ["slack", "extra latency at no cost, in the file's unit of time", false],
+      ["makespan at +extra latency", "both in the file's unit of time; linear in between", true],
+    ];
     return panel(
       "Links",
-      "the extra latency that each takes at no cost, and the makespan beyond it",
+      "how much more latency each takes, if nothing else changes, and what more than that costs",
       el(
         "div",
         { class: "table", tabindex: "0", role: "group", "aria-label": "Links" },
@@ -244,8 +287,9 @@ class PipelineView {
             el(
               "tr",
               {},
-              ["link", "messages", "slack"].map((name) => el("th", {}, name)),
-              el("th", { style: { "text-align": "left" } }, "makespan"),
+              headings.map(([name, unit, isText]) =>
+                el("th", { scope: "col", class: isText && "text" }, name, el("small", {}, unit)),
+              ),
             ),
           ),
           el("tbody", {}, rows),

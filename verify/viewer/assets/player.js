@@ -140,7 +140,7 @@ class Player {
 
   show() {
     const [bold, small] = this.describe(this.position);
-    this.bold.textContent = bold;
+    this.bold.textContent = this.bold.title = bold;
     this.small.textContent = this.small.title = small;
     this.slider.value = this.position;
     this.slider.setAttribute("aria-valuetext", `${bold}. ${small}`);

@@ -1,5 +1,10 @@
 // All ranks on a ring, and the transfers of one round between them.
 
+const FEW = 18; // ranks of which each arrow carries the name of its chunk
+const APART = 26; // pixels between the arrows of both directions, half-way: more than a name takes
+const USUAL_PLACE = 0.37; // of a name, as a share of its arrow
+const OTHER_PLACES = [0.5, 0.25, 0.6, 0.72]; // where another name is there
+
 class Ring {
   constructor(view) {
     this.view = view;
@@ -21,7 +26,8 @@ class Ring {
   layout() {
     const { ranks } = model,
       side = this.surface.width;
-    const node = clamp((side * 1.02) / (ranks + 3), ranks > 200 ? 1.5 : 4, side / 13),
+    // Neighbours have room between them for an arrow each way.
+    const node = clamp((side * 0.8) / (ranks + 3), ranks > 200 ? 1.5 : 4, side / 15),
       ring = side / 2 - node - (ranks > 28 ? 24 : 22);
     const angle = (rank) => (2 * Math.PI * rank) / ranks - Math.PI / 2;
     const place = (rank, radius = ring) => [
@@ -112,6 +118,10 @@ class Ring {
       text(ctx, "absent", x, y + size + 9, { align: "center", tone: "faint", size: 10 });
   }
 
+  /**
+   * The arrow from one rank to another: `at(t)`, of which `from` .. `to` is drawn. It bows to the right
+   * of its direction, so that the arrows of both directions between two ranks lie apart.
+   */
   curve(src, dst, { side, place, node }) {
     const [ax, ay] = place(src),
       [bx, by] = place(dst),
@@ -119,8 +129,9 @@ class Ring {
     const mx = (ax + bx) / 2,
       my = (ay + by) / 2,
       length = Math.hypot(bx - ax, by - ay) || 1;
+    // Both directions are pulled to the middle alike, and pushed apart by APART pixels half-way.
     const pull = 0.42 * (1 - length / (2 * middle)) + 0.12,
-      lean = Math.min(16, 5 + length * 0.05);
+      lean = model.ranks <= FEW ? APART : Math.min(APART, 5 + length * 0.05);
     const cx = mx + (middle - mx) * pull - ((by - ay) / length) * lean,
       cy = my + (middle - my) * pull + ((bx - ax) / length) * lean;
     const at = (t) => [
@@ -134,7 +145,7 @@ class Ring {
   transfers(ctx, round, geometry) {
     const { view } = this,
       flat = model.rounds[round],
-      few = model.ranks <= 18,
+      few = model.ranks <= FEW,
       many = model.ranks > 160;
     const moving = this.progress < 1,
       packets = [];
@@ -160,14 +171,17 @@ class Ring {
       ctx.lineTo(hx - head * Math.cos(turn - 0.42), hy - head * Math.sin(turn - 0.42));
       ctx.lineTo(hx - head * Math.cos(turn + 0.42), hy - head * Math.sin(turn + 0.42));
       ctx.fill();
-      if (!other)
-        packets.push([at(from + (to - from) * (moving ? this.progress : 0.37)), chunk, colour]);
+      if (!other) {
+        const label = view.chunkName(chunk),
+          size = few ? Math.max(9, 4 + 3.4 * label.length) : 3.5;
+        const where = this.placeOfName({ at, from, to }, size, packets);
+        packets.push({ where, label, size, colour });
+      }
     }
     ctx.globalAlpha = 1;
-    for (const [[x, y], chunk, colour] of packets) {
+    this.packets = packets;
+    for (const { where: [x, y], label, size, colour } of packets) {
       if (!few && !moving) continue;
-      const label = view.chunkName(chunk),
-        size = few ? Math.max(9, 4 + 3.4 * label.length) : 3.5;
       ctx.fillStyle = few ? tones.panel : colour;
       ctx.strokeStyle = colour;
       ctx.lineWidth = 1.5;
@@ -178,6 +192,31 @@ class Ring {
       if (few)
         text(ctx, label, x, y + 0.5, { align: "center", tone: "ink", size: 10.5, mono: true });
     }
+  }
+
+  /** Where a name of this size stands: on its arrow, and on none of the names that are there. */
+  placeOfName({ at, from, to }, size, packets) {
+    const along = (share) => at(from + (to - from) * share);
+    if (this.progress < 1) return along(this.progress);
+    if (model.ranks > FEW) return along(USUAL_PLACE);
+
+    const [ax, ay] = along(0),
+      [bx, by] = along(1),
+      length = Math.hypot(bx - ax, by - ay);
+    if (length < 4 * size) {
+      // It would hide the arrow, so it stands beside it, where the arrow bows to.
+      const [x, y] = along(0.5),
+        aside = (size + 3) / (length || 1);
+      return [x - (by - ay) * aside, y + (bx - ax) * aside];
+    }
+    for (const share of [USUAL_PLACE, ...OTHER_PLACES]) {
+      const [x, y] = along(share);
+      const isFree = packets.every(
+        ({ where, size: other }) => Math.hypot(x - where[0], y - where[1]) >= size + other,
+      );
+      if (isFree) return [x, y];
+    }
+    return along(USUAL_PLACE);
   }
 
   tell(x, y) {
