@@ -112,4 +112,4 @@ def test_the_commands_of_readme_run_from_the_wheel(programs, tmp_path):
 
 def test_an_own_script_trains_from_the_wheel(programs, tmp_path):
     headline, _ = train_and_look(programs, tmp_path / "job")
-    assert "rank 1 kept the others waiting most" in headline
+    assert "rank 1 wasted most" in headline

@@ -17,6 +17,7 @@ from latecomer.runtime.executor.tcp.connection import Mismatch
 from latecomer.runtime.executor.tcp.flow_control import HELD_S, LOOK_S, MOST_HELD, SendBacklog
 from latecomer.runtime.executor.tcp.frames import CREDIT, HEADER, NETWORK, ONE_HOST
 from latecomer.runtime.executor.tcp.transfer import TransferState
+from latecomer.runtime.host import host
 from latecomer.runtime.work import AllReduceWork, Observer
 from latecomer.verify.errors import RankFailure
 from tests.runtime import schedules
@@ -147,9 +148,7 @@ class _Line:
 @pytest.mark.parametrize("rate", [25e6, 200e6, 50e9])
 def test_the_kernel_gets_what_keeps_the_port_busy_and_not_much_more(rate, monkeypatch):
     line = _Line(rate)
-    monkeypatch.setattr(
-        "latecomer.runtime.executor.tcp.flow_control.time.monotonic", lambda: line.now
-    )
+    monkeypatch.setattr(host, "monotonic", lambda: line.now)
     port = SendBacklog([line], NETWORK.held)
 
     held = []

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from latecomer.runtime.host import FD_SETSIZE
 from latecomer.runtime.network import control_loop
 from latecomer.runtime.network.control_loop import ControlLoop
 
@@ -188,7 +189,7 @@ def test_high_descriptors_are_waited_for_another_way():
     """select(), which the loop prefers, takes none from FD_SETSIZE on."""
     sockets = []
     try:
-        while not sockets or sockets[-1].fileno() < control_loop.FD_SETSIZE:
+        while not sockets or sockets[-1].fileno() < FD_SETSIZE:
             sockets.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
 
         reader = sockets[-1]
