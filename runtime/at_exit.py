@@ -15,9 +15,11 @@ gone, just because it has tidied up.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from typing import Protocol
 
 from latecomer.runtime.host import host
@@ -49,6 +51,17 @@ def close_at_exit(closable: Closable) -> None:
 def has_closed(closable: Closable) -> None:
     """It is closed, or is being closed."""
     _open.pop(closable, None)
+
+
+@contextlib.contextmanager
+def forgotten_after() -> Iterator[None]:
+    """What begins within the block is forgotten at its end: the machine that it ran on is gone."""
+    before = dict(_open)
+    try:
+        yield
+    finally:
+        _open.clear()
+        _open.update(before)
 
 
 def _close_all() -> None:

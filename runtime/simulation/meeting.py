@@ -1,0 +1,241 @@
+"""How simulated ranks meet: the store, and the library's own all-reduce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from latecomer.runtime.simulation.network import Network
+from latecomer.runtime.simulation.threads import Waiters
+from latecomer.runtime.simulation.world import World
+
+ANSWER_S = 5e-4  # a question to the store, there and back
+CLOSED = "Connection closed by peer [simulated]"
+
+
+class Store:
+    """A store of torch's, under a prefix; all of a job share what is in it."""
+
+    def __init__(self, world: World, prefix: str = "", shared: Shared | None = None) -> None:
+        self._world = world
+        self._prefix = prefix
+        self._shared = shared or Shared(Waiters(world))
+
+    @property
+    def shared(self) -> Shared:
+        """What all have in common."""
+        return self._shared
+
+    @property
+    def prefix(self) -> str:
+        """Of its keys."""
+        return self._prefix
+
+    def under(self, prefix: str) -> Store:
+        """The same with keys that begin with ``prefix``."""
+        return Store(self._world, f"{self._prefix}{prefix}/", self._shared)
+
+    def set(self, key: str, value: str) -> None:
+        """Set a key."""
+        self._ask()
+        self._shared.values[self._prefix + key] = value.encode()
+        self._shared.waiters.wake()
+
+    def get(self, key: str) -> bytes:
+        """The value of a key, when there is one."""
+        self.wait([key], timedelta(days=1))
+        return self._shared.values[self._prefix + key]
+
+    def check(self, keys: Collection[str]) -> bool:
+        """Whether all are set."""
+        self._ask()
+        return self._has(keys)
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """Set a key if it has the expected value (empty: none); what it has then."""
+        self._ask()
+        values = self._shared.values
+        if values.get(self._prefix + key, b"") == expected.encode():
+            values[self._prefix + key] = desired.encode()
+            self._shared.waiters.wake()
+        return values[self._prefix + key]
+
+    def wait(self, keys: Collection[str], limit: timedelta) -> None:
+        """Wait until all are set; RuntimeError after so long."""
+        self._ask()
+        until_s = self._world.now_s + limit.total_seconds()
+        while not self._has(keys):
+            left_s = until_s - self._world.now_s
+            if left_s <= 0:
+                raise RuntimeError("wait timeout of the store")
+            self._shared.waiters.wait(left_s, f"keys of the store: {list(keys)[:2]}")
+            self._require()
+
+    def _has(self, keys: Collection[str]) -> bool:
+        return all(self._prefix + key in self._shared.values for key in keys)
+
+    def _ask(self) -> None:
+        self._require()
+        shared = self._shared
+        delay_s = shared.dice_s() if shared.dice_s is not None else ANSWER_S
+        self._world.park(self._world.now_s + delay_s, "the store")
+        self._require()
+
+    def _require(self) -> None:
+        while self._shared.is_stopped:
+            self._world.park(self._world.now_s + 1.0, "the store, which is stopped")
+        if self._shared.is_gone:
+            raise RuntimeError("Connection to the store was reset")
+
+
+@dataclass
+class Shared:
+    """What is in a store, and how it is."""
+
+    waiters: Waiters
+    values: dict[str, bytes] = field(default_factory=dict)
+    is_gone: bool = False
+    is_stopped: bool = False
+    dice_s: Callable[[], float] | None = None  # how long a question takes
+
+
+@dataclass
+class _Operation:
+    """One all-reduce of the library's, of all ranks of a group."""
+
+    tensors: dict[int, torch.Tensor] = field(default_factory=dict)
+    is_done: bool = False
+
+
+class Gloo:
+    """All groups of the library's all-reduce: a model of Gloo's ring.
+
+    An operation is done when all ranks have come to it, all that have begun before are done, and a
+    ring would have taken its time. Nothing of it moves through the simulated network. When a rank
+    closes its connections or is killed, every operation of the group that is not done fails, on all
+    ranks, as Gloo's do.
+    """
+
+    def __init__(self, world: World, network: Network) -> None:
+        self._world = world
+        self._network = network
+        self._groups: dict[str, _Group] = {}
+        self.answers = self._answer
+
+    def __call__(self, store: Store, rank: int, size: int, timeout: timedelta) -> GlooRank:
+        """The group that meets under the store's prefix."""
+        group = self._groups.setdefault(store.prefix, _Group(self._world, self._network, size))
+        return GlooRank(group, rank, timeout.total_seconds())
+
+    def lose(self, rank: int) -> None:
+        """A rank's process is gone: its groups end."""
+        for group in self._groups.values():
+            if rank in group.ranks:
+                group.end()
+
+    def _answer(self) -> None:
+        """Nothing to do."""
+
+
+class _Group:
+    def __init__(self, world: World, network: Network, size: int) -> None:
+        self.world = world
+        self.network = network
+        self.size = size
+        self.ranks: set[int] = set()
+        self.operations: dict[int, _Operation] = {}
+        self.waiters = Waiters(world)
+        self.is_ended = False
+        self._free_s = 0.0
+
+    def enter(self, number: int, rank: int, tensor: torch.Tensor) -> _Operation:
+        """A rank comes to its operation of this number."""
+        operation = self.operations.setdefault(number, _Operation())
+        operation.tensors[rank] = tensor
+        if len(operation.tensors) == self.size and not self.is_ended:
+            begun_s = max(self.world.now_s, self._free_s)
+            self._free_s = begun_s + self._ring_s(tensor)
+            self.world.at(self._free_s, self._complete, operation)
+        return operation
+
+    def end(self) -> None:
+        """Every connection is closed."""
+        self.world.after(self.network.weather.latency_s, self._end)
+
+    def _end(self) -> None:
+        self.is_ended = True
+        self.waiters.wake()
+
+    def _ring_s(self, tensor: torch.Tensor) -> float:
+        weather = self.network.weather
+        hops = 2 * (self.size - 1)
+        nbytes = tensor.numel() * tensor.element_size()
+        return hops * weather.latency_s + hops / self.size * nbytes / weather.rate
+
+    def _complete(self, operation: _Operation) -> None:
+        if self.is_ended:
+            return
+        tensors = [operation.tensors[rank] for rank in sorted(operation.tensors)]
+        total = tensors[0].clone()
+        for tensor in tensors[1:]:
+            total += tensor
+        for tensor in tensors:
+            tensor.copy_(total)
+        operation.is_done = True
+        self.waiters.wake()
+
+
+class GlooRank:
+    """One rank's end of a group; as ``dist.ProcessGroupGloo``."""
+
+    def __init__(self, group: _Group, rank: int, timeout_s: float) -> None:
+        self._group = group
+        self._rank = rank
+        self._timeout_s = timeout_s
+        self._number = 0
+        group.ranks.add(rank)
+
+    def allreduce(self, tensors: list[torch.Tensor], options: Any = None) -> GlooWork:
+        """Start the sum of a tensor over all ranks."""
+        group = self._group
+        group.world.perhaps_switch()
+        if group.is_ended:
+            raise RuntimeError(CLOSED)
+        operation = group.enter(self._number, self._rank, tensors[0])
+        self._number += 1
+        return GlooWork(group, operation, self._timeout_s)
+
+    def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> GlooWork:
+        """Nothing is ever sent: a wait that times out closes the group's connections."""
+        return GlooWork(self._group, _Operation(), self._timeout_s)
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self._timeout_s = timeout.total_seconds()
+
+
+class GlooWork:
+    """As the work of ``dist.ProcessGroupGloo``."""
+
+    def __init__(self, group: _Group, operation: _Operation, timeout_s: float) -> None:
+        self._group = group
+        self._operation = operation
+        self._timeout_s = timeout_s
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until it is done; RuntimeError when the group has ended, or after its time."""
+        group = self._group
+        limit_s = self._timeout_s if timeout is None else timeout.total_seconds()
+        until_s = group.world.now_s + limit_s
+        while not self._operation.is_done:
+            if group.is_ended:
+                raise RuntimeError(CLOSED)
+            left_s = until_s - group.world.now_s
+            if left_s <= 0:
+                group.end()
+                raise RuntimeError("Timed out waiting for the collective [simulated]")
+            group.waiters.wait(left_s, "the library's all-reduce")
+        return True
