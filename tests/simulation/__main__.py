@@ -1,0 +1,114 @@
+"""Swarms of simulated executions: the code that ships, faults, and what must hold.
+
+    python -m tests.simulation --seeds 1000 [--first 0] [--seconds 60] [--kind auto]
+    python -m tests.simulation --seed 123         one execution, and what it tells
+    python -m tests.simulation --plan '{...}'     one that was printed
+
+A seed for which something does not hold is shrunk, and printed with the line that replays it. Exit
+code 1: there was one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import sys
+import time
+
+from tests.simulation.execution import Execution, execute
+from tests.simulation.plan import KINDS, Plan, drawn, read
+from tests.simulation.shrink import shrunk
+
+STRETCH = 50
+"""Seeds that a process takes at a time."""
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--seconds", type=float, help="begin no more seeds after so long")
+    parser.add_argument("--kind", choices=KINDS, help="only of this kind")
+    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
+    parser.add_argument("--seed", type=int, help="this one alone")
+    parser.add_argument("--plan", help="this one alone, as JSON")
+    parser.add_argument("--show", type=int, default=5, help="so many failing seeds are shrunk")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run, and print what does not hold."""
+    options = _options()
+    kinds = (options.kind,) if options.kind else KINDS
+    if options.plan is not None or options.seed is not None:
+        plan = read(options.plan) if options.plan else drawn(options.seed, kinds)
+        return _show_one(plan)
+
+    began_s = time.monotonic()
+    end_s = began_s + options.seconds if options.seconds else float("inf")
+    stretches = [
+        (kinds, first, min(first + STRETCH, options.first + options.seeds), end_s)
+        for first in range(options.first, options.first + options.seeds, STRETCH)
+    ]
+    failing: list[Plan] = []
+    executions = 0
+    steps = 0
+    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+        for count, of_steps, failed in pool.imap_unordered(_run_stretch, stretches):
+            executions += count
+            steps += of_steps
+            for plan, text in failed:
+                failing.append(plan)
+                print(f"seed {plan.seed}: {text}", flush=True)
+
+    seconds = time.monotonic() - began_s
+    print(
+        f"{executions} executions, {steps} steps in {seconds:.0f} s "
+        f"({steps / seconds:,.0f} steps/s); {len(failing)} failed"
+    )
+    for plan in sorted(failing, key=lambda plan: plan.seed)[: options.show]:
+        smallest = shrunk(plan)
+        print(f"\nseed {plan.seed}, shrunk: {execute(smallest).summary}")
+        print(f"  python -m tests.simulation --plan '{smallest.as_json()}'", flush=True)
+    return bool(failing)
+
+
+def _run_stretch(
+    stretch: tuple[tuple[str, ...], int, int, float],
+) -> tuple[int, int, list[tuple[Plan, str]]]:
+    kinds, first, end, end_s = stretch
+    logging.disable(logging.CRITICAL)
+    failed = []
+    count = 0
+    steps = 0
+    for seed in range(first, end):
+        if time.monotonic() > end_s:
+            break
+        execution = execute(drawn(seed, kinds))  # type: ignore[arg-type]
+        count += 1
+        steps += execution.steps
+        if execution.problems:
+            failed.append((execution.plan, execution.summary[:600]))
+    return count, steps, failed
+
+
+def _show_one(plan: Plan) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    print(plan.as_json())
+    execution = execute(plan)
+    _print_told(execution)
+    print(f"trace {execution.trace}, {execution.steps} steps, {execution.elapsed_s:.3f} s")
+    print("\n".join(execution.problems) or "all holds")
+    return bool(execution.problems)
+
+
+def _print_told(execution: Execution) -> None:
+    for rank, says in execution.told.items():
+        right = sum(not wrong for wrong in says.results.values())
+        print(f"rank {rank}: {right} right, {len(says.errors)} failed", end="")
+        print(f"; first error: {next(iter(says.errors.values()))}" if says.errors else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

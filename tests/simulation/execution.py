@@ -1,0 +1,328 @@
+"""One simulated execution of a plan, and what must hold of it.
+
+What each rank submits tells, in the sum, who has contributed how often: rank r's numbers are
+multiples of 8^r. So a result is right if it is that of all ranks once, and nothing needs an oracle
+that adds up as the schedule does.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+from unittest import mock
+
+import torch
+
+from latecomer import synth
+from latecomer.runtime.executor.executor import Executor
+from latecomer.runtime.executor.load import Runnable, load
+from latecomer.runtime.executor.tcp import connection
+from latecomer.runtime.host import host
+from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
+from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.options import Options
+from latecomer.runtime.simulation.job import Job, Outcome
+from latecomer.runtime.simulation.meeting import Store
+from latecomer.runtime.simulation.network import Weather
+from latecomer.runtime.simulation.world import BEGIN_S, SimulationError
+from latecomer.verify.errors import LatecomerError, RankFailure
+from tests.simulation.plan import Cut, Kill, Plan, Stop, StoreTrouble
+
+BASE = 8  # more than the ranks of a plan: each rank's share of a sum is a digit of it
+CLOSING_S = 40.0  # a rank that closes waits this long at most, all its waits together
+SLACK_S = 5.0
+STORE_S = 5.0  # see store_exchange.ANSWER_S
+
+
+@dataclass
+class Told:
+    """What one rank was told by its operations."""
+
+    results: dict[int, str] = field(default_factory=dict)  # by operation: right, or what is wrong
+    errors: dict[int, str] = field(default_factory=dict)
+    failure: RankFailure | None = None
+    waits_s: dict[int, float] = field(default_factory=dict)  # by operation, from its submission
+    ways: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    is_closed: bool = False
+    silent: list[int] = field(default_factory=list)  # operations taken after an error
+
+
+@dataclass
+class Execution:
+    """What became of a plan."""
+
+    plan: Plan
+    trace: str = ""
+    steps: int = 0
+    elapsed_s: float = 0.0
+    problems: list[str] = field(default_factory=list)
+    told: dict[int, Told] = field(default_factory=dict)
+
+    @property
+    def summary(self) -> str:
+        """In a line."""
+        return "; ".join(self.problems) or "all holds"
+
+
+def execute(plan: Plan) -> Execution:
+    """Run a plan and judge it."""
+    weather = Weather(
+        rate=plan.rate,
+        latency_s=plan.latency_s,
+        lost=plan.lost,
+        doubled=plan.doubled,
+        delayed=plan.delayed,
+        short=plan.short,
+        buffer=plan.buffer,
+    )
+    job = Job(
+        plan.ranks,
+        plan.seed,
+        weather,
+        switch=plan.switch,
+        pause=plan.pause,
+        pause_s=plan.pause_s,
+    )
+    execution = Execution(plan)
+    told = {rank: Told() for rank in range(plan.ranks)}
+    execution.told = told
+    _arrange(job, plan)
+    outcomes: dict[int, Outcome] = {}
+    try:
+        with mock.patch.object(connection, "READS", plan.reads):
+            outcomes = job.run(
+                lambda rank, size, store: _rank(plan, told[rank], rank, store),
+                longest_s=_longest_s(plan),
+            )
+    except SimulationError as error:
+        execution.problems.append(f"{type(error).__name__}: {error}")
+
+    execution.trace = job.world.trace
+    execution.steps = job.world.steps
+    execution.elapsed_s = job.elapsed_s()
+    execution.problems += _problems(plan, job, outcomes, told)
+    return execution
+
+
+def _arrange(job: Job, plan: Plan) -> None:
+    """Faults happen at their time."""
+    world = job.world
+    for fault in plan.faults:
+        at_s = BEGIN_S + fault.at_s
+        if isinstance(fault, Kill):
+            world.at(at_s, lambda kill: job.kill(kill.rank, resets=kill.resets), fault)
+        elif isinstance(fault, Stop):
+            world.at(at_s, lambda stop: job.stop(stop.rank, stop.for_s), fault)
+        elif isinstance(fault, Cut):
+            world.at(at_s, lambda cut: _cut(job, cut), fault)
+        else:
+            world.at(at_s, lambda trouble: _trouble(job, trouble), fault)
+
+
+def _cut(job: Job, cut: Cut) -> None:
+    until_s = job.world.now_s + cut.for_s
+    job.network.cut(cut.sender, cut.receiver, until_s)
+    if cut.both_ways:
+        job.network.cut(cut.receiver, cut.sender, until_s)
+
+
+def _trouble(job: Job, trouble: StoreTrouble) -> None:
+    shared = job.store.shared
+    shared.is_gone = trouble.is_gone
+    shared.is_stopped = not trouble.is_gone
+    shared.waiters.wake()
+
+
+def _longest_s(plan: Plan) -> float:
+    """By then every rank that lives must have returned from all its calls."""
+    stopped_s = sum(fault.for_s for fault in plan.faults if isinstance(fault, Stop | Cut))
+    busy_s = sum(plan.lateness_s) * len(plan.sizes)
+    nbytes = sum(plan.sizes) * 4
+    moving_s = 20 * plan.ranks * nbytes / plan.rate
+    hops_s = 100 * len(plan.sizes) * plan.ranks * plan.latency_s
+    starting_s = 6 * (plan.timeout_s + STORE_S)
+    return starting_s + busy_s + moving_s + hops_s + stopped_s + 6 * plan.timeout_s + CLOSING_S
+
+
+def _rank(plan: Plan, told: Told, rank: int, store: Store) -> None:
+    """What a rank does; its engine is closed in any case."""
+    engine = _engine(plan, rank, store)
+    try:
+        _operate(plan, told, rank, engine)
+    finally:
+        engine.close()
+        told.is_closed = True
+        if isinstance(engine, AllReduceDispatcher):
+            told.ways = {record.operation: (record.way, record.late) for record in engine.records}
+
+
+def _operate(plan: Plan, told: Told, rank: int, engine: Any) -> None:
+    flying: list[tuple[int, torch.Tensor, Any, float]] = []
+
+    def wait_for_oldest() -> None:
+        operation, _, work, submitted_s = flying.pop(0)
+        try:
+            result = work.wait()
+        except LatecomerError as error:
+            told.errors[operation] = str(error)
+            if isinstance(error, RankFailure):
+                told.failure = told.failure or error
+        else:
+            told.results[operation] = _wrong(plan, operation, result)
+        told.waits_s[operation] = host.monotonic() - submitted_s
+
+    for operation, elements in enumerate(plan.sizes):
+        if plan.lateness_s[rank]:
+            host.sleep(plan.lateness_s[rank])
+        tensor = _contribution(rank, elements)
+        had_error = bool(told.errors)
+        submitted_s = host.monotonic()
+        try:
+            work = _submit(plan, engine, operation, tensor)
+        except LatecomerError as error:
+            told.errors[operation] = str(error)
+            if isinstance(error, RankFailure):
+                told.failure = told.failure or error
+            continue
+        if had_error:
+            told.silent.append(operation)
+        flying.append((operation, tensor, work, submitted_s))
+        if len(flying) >= plan.window:
+            wait_for_oldest()
+    while flying:
+        wait_for_oldest()
+
+
+def _submit(plan: Plan, engine: Any, operation: int, tensor: torch.Tensor) -> Any:
+    if isinstance(engine, Executor):
+        schedule = operation % len(engine.schedules)
+        late = None if schedule == 0 and operation % 3 else _late(plan, engine, schedule)
+        return engine.submit(tensor, schedule=schedule, late=late)
+    return engine.submit(tensor)
+
+
+def _late(plan: Plan, engine: Executor, schedule: int) -> int | None:
+    """Another late rank each time, where the schedule is for one."""
+    if len(engine.schedules[schedule].late_ranks(None)) != 1:
+        return None
+    return (plan.seed + schedule) % plan.ranks
+
+
+def _engine(plan: Plan, rank: int, store: Store) -> Executor | AllReduceDispatcher:
+    if plan.kind == "executor":
+        runnable = [made(name, plan.ranks) for name in plan.schedules]
+        return Executor(runnable, store, rank, plan.ranks, timeout_s=plan.timeout_s)  # type: ignore[arg-type]
+    beta_s = 1.0 / plan.rate
+    profile = Profile(
+        plan.ranks,
+        native=AlphaBeta(2 * plan.latency_s, beta_s),
+        schedule=AlphaBeta(plan.latency_s, beta_s),
+    )
+    late = (plan.seed % plan.ranks,) if plan.kind == "static" else ()
+    return AllReduceDispatcher(
+        store,  # type: ignore[arg-type]
+        rank,
+        plan.ranks,
+        options=Options(plan.kind, late=late),
+        profile=profile,
+        timeout_s=plan.timeout_s,
+    )
+
+
+@cache
+def made(name: str, ranks: int) -> Runnable:
+    """A schedule, proved once for all executions."""
+    makers: dict[str, Callable[[int], Any]] = {
+        "straggler": synth.generate,
+        "ring": synth.ring,
+        "rhd": synth.rhd,
+        "direct": synth.direct,
+        "doubling": synth.doubling,
+        "tree": synth.tree,
+    }
+    return load(makers[name](ranks))
+
+
+def _contribution(rank: int, elements: int) -> torch.Tensor:
+    """Rank r's numbers: 8^r times 1, 2 or 3."""
+    return (torch.arange(elements) % 3 + 1).float() * BASE**rank
+
+
+def _wrong(plan: Plan, operation: int, result: torch.Tensor) -> str:
+    """Empty if the result is the sum of all contributions, once each; else what is wrong."""
+    elements = plan.sizes[operation]
+    expected = (torch.arange(elements) % 3 + 1).float() * sum(
+        BASE**rank for rank in range(plan.ranks)
+    )
+    if torch.equal(result, expected):
+        return ""
+    place = int((result != expected).nonzero()[0])
+    return f"element {place} is {result[place]} in place of {expected[place]}"
+
+
+def _problems(
+    plan: Plan, job: Job, outcomes: dict[int, Outcome], told: dict[int, Told]
+) -> list[str]:
+    problems = []
+    for rank, outcome in outcomes.items():
+        is_dead = job.world.is_dead(rank)
+        says = told[rank]
+        for operation, wrong in says.results.items():
+            if wrong:
+                problems.append(f"rank {rank}, operation {operation}: wrong sum: {wrong}")
+        if is_dead:
+            continue
+
+        if not outcome.is_over:
+            waits = [task for task in job.world.tasks if task.rank == rank and not task.is_over]
+            problems.append(f"rank {rank} has not returned after {job.elapsed_s():.1f} s: {waits}")
+            continue
+        problems += _problems_of_rank(plan, rank, outcome, says)
+    problems += _disagreements(told)
+    problems += _left_behind(job, outcomes)
+    return problems
+
+
+def _problems_of_rank(plan: Plan, rank: int, outcome: Outcome, says: Told) -> list[str]:
+    problems = []
+    error = outcome.error
+    if error is not None and not isinstance(error, LatecomerError):
+        text = "".join(traceback.format_exception(error)[-3:])
+        problems.append(f"rank {rank} was ended by {error!r}: {text}")
+    if error is None and len(says.results) + len(says.errors) != len(plan.sizes):
+        problems.append(f"rank {rank} has lost operations")
+    failures = [failure for failure in (says.failure, error) if isinstance(failure, RankFailure)]
+    if not plan.may_fail and (says.errors or error is not None):
+        text = next(iter(says.errors.values()), str(error))
+        problems.append(f"rank {rank} failed though nothing has happened: {text}")
+    for failure in failures:
+        innocent = set(failure.ranks) - plan.culprits
+        if innocent and plan.may_fail:
+            problems.append(f"rank {rank} blames {sorted(innocent)}, which live: {failure}")
+    if says.silent:
+        problems.append(f"rank {rank} goes on after an error: operations {says.silent}")
+    return problems
+
+
+def _disagreements(told: dict[int, Told]) -> list[str]:
+    """Ranks that have run the same operation in different ways."""
+    problems = []
+    operations = sorted({operation for says in told.values() for operation in says.ways})
+    for operation in operations:
+        ways = {rank: says.ways[operation] for rank, says in told.items() if operation in says.ways}
+        if len(set(ways.values())) > 1:
+            problems.append(f"operation {operation} ran in different ways: {ways}")
+    return problems
+
+
+def _left_behind(job: Job, outcomes: dict[int, Outcome]) -> list[str]:
+    """Sockets of ranks that have returned."""
+    problems = []
+    for rank, outcome in outcomes.items():
+        left = [each for each in job.network.sockets.values() if each.rank == rank]
+        if outcome.is_over and not job.world.is_dead(rank) and left:
+            problems.append(f"rank {rank} leaves {len(left)} sockets behind")
+    return problems

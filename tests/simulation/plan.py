@@ -1,0 +1,166 @@
+"""A plan: everything about one simulated execution, drawn from its seed and printed as JSON.
+
+Each seed first draws which kinds of trouble there are at all, then how hard each is. (A swarm in
+which all are always on finds less: one kind hides what another would show. Groce et al., ISSTA
+2012.)
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from latecomer.runtime.simulation.world import Dice
+
+Kind = Literal["executor", "auto", "eager", "predict", "static", "native"]
+KINDS: tuple[Kind, ...] = ("executor", "auto", "eager", "predict", "static", "native")
+SCHEDULES = ("straggler", "ring", "rhd", "direct", "doubling", "tree")
+SIZES = (0, 1, 5, 100, 3_000, 20_000, 70_000)  # elements
+
+
+class Kill(msgspec.Struct, frozen=True, tag=True):
+    """A rank's process ends; its kernel closes what it had open, or resets it."""
+
+    rank: int
+    at_s: float
+    resets: bool
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """A rank's process stops for a while."""
+
+    rank: int
+    at_s: float
+    for_s: float
+
+
+class Cut(msgspec.Struct, frozen=True, tag=True):
+    """Nothing passes between two ranks for a while; one way or both."""
+
+    sender: int
+    receiver: int
+    at_s: float
+    for_s: float
+    both_ways: bool
+
+
+class StoreTrouble(msgspec.Struct, frozen=True, tag=True):
+    """The store's process is gone, or stopped."""
+
+    at_s: float
+    is_gone: bool
+
+
+Fault = Kill | Stop | Cut | StoreTrouble
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """One execution."""
+
+    seed: int
+    ranks: int
+    kind: Kind
+    schedules: tuple[str, ...]  # of an executor
+    sizes: tuple[int, ...]  # elements of each operation
+    window: int  # operations in flight
+    lateness_s: tuple[float, ...]  # by rank: how long before each operation it is busy
+    timeout_s: float
+    faults: tuple[Fault, ...]
+    # the network's and the world's, as Weather and World have them
+    rate: float
+    latency_s: float
+    lost: float
+    doubled: float
+    delayed: float
+    short: float
+    buffer: int
+    switch: float
+    pause: float
+    pause_s: float
+    reads: int  # from one connection before others have their turn
+
+    def as_json(self) -> str:
+        """In one line."""
+        return msgspec.json.encode(self).decode()
+
+    @property
+    def culprits(self) -> frozenset[int]:
+        """Ranks that may be blamed: killed, stopped, or cut off from another."""
+        named: set[int] = set()
+        for fault in self.faults:
+            if isinstance(fault, Kill | Stop):
+                named.add(fault.rank)
+            elif isinstance(fault, Cut):
+                named |= {fault.sender, fault.receiver}
+        return frozenset(named)
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether anything happens for which an operation may fail."""
+        return bool(self.faults)
+
+
+def read(text: str) -> Plan:
+    """The plan that was printed so."""
+    return msgspec.json.decode(text, type=Plan)
+
+
+def drawn(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Plan:
+    """The plan of a seed."""
+    dice = Dice(seed, "plan")
+    ranks = 2 + dice.below(5)
+    timeout_s = dice.one_of((1.0, 3.0, 10.0, 30.0))
+    operations = 1 + dice.below(12)
+    has_late = dice.happens(0.6)
+    most_late_s = dice.one_of((0.001, 0.02, 0.2))
+    lateness_s = [0.0] * ranks
+    if has_late:
+        for _ in range(1 + dice.below(2)):
+            lateness_s[dice.below(ranks)] = dice.random() * most_late_s
+
+    return Plan(
+        seed=seed,
+        ranks=ranks,
+        kind=dice.one_of(kinds),
+        schedules=tuple(dice.one_of(SCHEDULES) for _ in range(1 + dice.below(2))),
+        sizes=tuple(dice.one_of(SIZES) for _ in range(operations)),
+        window=1 + dice.below(4),
+        lateness_s=tuple(lateness_s),
+        timeout_s=timeout_s,
+        faults=_faults(dice, ranks, timeout_s),
+        rate=dice.one_of((2.5e6, 25e6, 1.25e9)),
+        latency_s=dice.one_of((5e-6, 2e-4, 5e-3)),
+        lost=dice.one_of((0.0, 0.0, 0.01, 0.1)),
+        doubled=dice.one_of((0.0, 0.0, 0.05)),
+        delayed=dice.one_of((0.0, 0.0, 0.05)),
+        short=dice.one_of((0.0, 0.1, 0.5)),
+        buffer=dice.one_of((4096, 32_768, 262_144)),
+        switch=dice.one_of((0.0, 0.1, 0.5)),
+        pause=dice.one_of((0.0, 0.0, 0.003, 0.02)),
+        pause_s=dice.one_of((0.0005, 0.01)),
+        reads=dice.one_of((1, 16, 16)),
+    )
+
+
+def _faults(dice: Dice, ranks: int, timeout_s: float) -> tuple[Fault, ...]:
+    faults: list[Fault] = []
+    if dice.happens(0.25):
+        faults.append(Kill(dice.below(ranks), _moment_s(dice), dice.happens(0.5)))
+    if dice.happens(0.15):
+        for_s = timeout_s * dice.one_of((0.05, 0.4, 3.0))
+        faults.append(Stop(dice.below(ranks), _moment_s(dice), for_s))
+    if dice.happens(0.15):
+        sender = dice.below(ranks)
+        receiver = (sender + 1 + dice.below(ranks - 1)) % ranks
+        for_s = timeout_s * dice.one_of((0.05, 0.3, 3.0))
+        faults.append(Cut(sender, receiver, _moment_s(dice), for_s, dice.happens(0.5)))
+    if dice.happens(0.05):
+        faults.append(StoreTrouble(_moment_s(dice), dice.happens(0.5)))
+    return tuple(faults)
+
+
+def _moment_s(dice: Dice) -> float:
+    """A moment of a job, early ones as often as late ones: 1 ms to 3 s after its start."""
+    exponent = dice.between(-3.0, 0.5)
+    return float(10.0**exponent)

@@ -1,0 +1,77 @@
+"""Makes a failing plan smaller, as long as it still fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from tests.simulation.execution import execute
+from tests.simulation.plan import Cut, Kill, Plan, Stop
+
+MOST_TRIES = 200
+CALM: dict[str, Any] = {
+    "lost": 0.0,
+    "doubled": 0.0,
+    "delayed": 0.0,
+    "short": 0.0,
+    "pause": 0.0,
+    "switch": 0.0,
+    "window": 1,
+    "reads": 16,
+    "buffer": 262_144,
+}
+
+
+def shrunk(plan: Plan) -> Plan:
+    """A smaller plan that fails, too; tries each way of making it smaller until none works."""
+    tries = 0
+    is_smaller = True
+    while is_smaller:
+        is_smaller = False
+        for candidate in _smaller(plan):
+            tries += 1
+            if tries > MOST_TRIES:
+                return plan
+            if execute(candidate).problems:
+                plan = candidate
+                is_smaller = True
+                break
+    return plan
+
+
+def _smaller(plan: Plan) -> Iterator[Plan]:
+    for index in range(len(plan.faults)):
+        faults = plan.faults[:index] + plan.faults[index + 1 :]
+        yield msgspec.structs.replace(plan, faults=faults)
+    if plan.ranks > 2:
+        yield from _without_last_rank(plan)
+    half = len(plan.sizes) // 2
+    if half:
+        yield msgspec.structs.replace(plan, sizes=plan.sizes[:half])
+        yield msgspec.structs.replace(plan, sizes=plan.sizes[half:])
+    for index in range(len(plan.sizes) if len(plan.sizes) > 1 else 0):
+        sizes = plan.sizes[:index] + plan.sizes[index + 1 :]
+        yield msgspec.structs.replace(plan, sizes=sizes)
+    for name, calm in CALM.items():
+        if getattr(plan, name) != calm:
+            yield msgspec.structs.replace(plan, **{name: calm})
+    if any(plan.lateness_s):
+        yield msgspec.structs.replace(plan, lateness_s=(0.0,) * plan.ranks)
+    if len(plan.schedules) > 1:
+        yield msgspec.structs.replace(plan, schedules=plan.schedules[:1])
+
+
+def _without_last_rank(plan: Plan) -> Iterator[Plan]:
+    ranks = plan.ranks - 1
+
+    def fits(fault: Any) -> bool:
+        if isinstance(fault, Kill | Stop):
+            return fault.rank < ranks
+        return not isinstance(fault, Cut) or max(fault.sender, fault.receiver) < ranks
+
+    faults = tuple(fault for fault in plan.faults if fits(fault))
+    yield msgspec.structs.replace(
+        plan, ranks=ranks, lateness_s=plan.lateness_s[:ranks], faults=faults
+    )
