@@ -1,7 +1,9 @@
 """A firewall in every host: which of its ports the other hosts reach.
 
-It is stateful, as Kubernetes' network policies are: what belongs to a connection that is admitted
-passes, both ways. All else is dropped without an answer. What a host sends to itself is its own.
+What belongs to a TCP connection that is admitted passes, both ways. UDP is judged datagram by
+datagram: with a memory of what a host has sent, two hosts that send to each other at the same two
+ports would open them for each other. All else is dropped without an answer, but for ICMP, which
+tells a host that what it has sent did not arrive. What a host sends to itself is its own.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ EVERY_TCP_PORT = Ports("tcp", 1, 65_535)
 
 def rules(admitted: Iterable[Ports]) -> list[str]:
     """The chain's rules, as ``iptables -S`` prints them."""
-    answers = f"-A {CHAIN} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
-    lines = [answers]
+    answers = f"-A {CHAIN} -p tcp -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
+    lines = [answers, f"-A {CHAIN} -p icmp -j ACCEPT"]
     for ports in admitted:
         name = ports.protocol
         numbers = f"{ports.first}:{ports.last}" if ports.first != ports.last else ports.first

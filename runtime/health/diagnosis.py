@@ -102,9 +102,9 @@ def diagnose(
 
     if silent := [rank for rank in range(world_size) if rank not in statuses]:
         reason = f"dead or stopped, no sign of life for {grace_s:g} s"
-        if unreached := [rank for rank in silent if rank in never_heard]:
-            them = "them" if unreached == silent else f"rank(s) {', '.join(map(str, unreached))}"
-            reason += f"; UDP from {them} has never reached rank {me}: is a firewall between?"
+        if unheard := [rank for rank in silent if rank in never_heard]:
+            names = ", ".join(map(str, unheard))
+            reason += f"; UDP from rank(s) {names} has not arrived once: is a firewall between?"
         return failure(silent, reason)
     differing = {r: s.differs_from for r, s in statuses.items() if s.differs_from is not None}
     if differing:

@@ -60,8 +60,11 @@ def test_who_is_blamed_first(statuses, ranks, reason):
     ("never_heard", "question"),
     [
         ([], None),
-        ([1, 2, 3], "; UDP from them has never reached rank 0: is a firewall between? (noticed)"),
-        ([2], "; UDP from rank(s) 2 has never reached rank 0: is a firewall between? (noticed)"),
+        (
+            [1, 2, 3],
+            "; UDP from rank(s) 1, 2 has not arrived once: is a firewall between? (noticed)",
+        ),
+        ([2], "; UDP from rank(s) 2 has not arrived once: is a firewall between? (noticed)"),
     ],
 )
 def test_silent_ranks_may_be_behind_a_firewall(never_heard, question):
@@ -215,7 +218,7 @@ def test_a_suspect_must_answer_and_be_whole(answers, ranks):
     check = SilenceCheck(0, 3, LIMITS, rank_1_is_silent, "why", never_heard=lambda: [1, 2])
     check.is_due(1.0)
     trouble = check.judge({0: RankStatus(0), 2: RankStatus(0)}, 2.0)
-    assert "UDP from them has never reached rank 0" in str(trouble.verdict)
+    assert "UDP from rank(s) 1 has not arrived once" in str(trouble.verdict)
 
     nobody = SilenceCheck(0, 3, LIMITS, lambda wait_s: [], "why")
     assert not nobody.is_due(1.0)

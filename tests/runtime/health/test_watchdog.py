@@ -134,7 +134,7 @@ def test_a_silent_rank_that_was_never_heard_of_may_be_behind_a_firewall(peers, w
     peers.unreached = [2]
     failure = _failure(watch(SOON_S, Source(peer=2)))
     assert failure.ranks == (2,)
-    assert "UDP from them has never reached rank 0: is a firewall between?" in str(failure)
+    assert "UDP from rank(s) 2 has not arrived once: is a firewall between?" in str(failure)
 
 
 def test_a_wait_for_a_rank_that_goes_on_is_granted_time_again_and_again(peers, watch):
