@@ -14,7 +14,8 @@ from tests.bench import clusters
 
 JOB_S = 60.0  # against hangs; no claim on speed
 SLURM_PAGE = clusters.ROOT / "docs/howto/slurm.md"
-GLOO_PORTS = "29700-29763"
+CLOSED = "28000-28063"
+WITHOUT_UDP = "29700-29763"
 TRAIN = """
 import os, sys, time
 import torch, torch.distributed as dist
@@ -24,7 +25,6 @@ from latecomer.runtime.network.clock import UNKNOWN_S
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-model = DistributedDataParallel(torch.nn.Linear(300, 300))
 
 
 def tell(text):  # as one write, for all ranks share the output
@@ -33,26 +33,27 @@ def tell(text):  # as one write, for all ranks share the output
 
 
 def train(timeout_s):
+    model = DistributedDataParallel(torch.nn.Linear(300, 300))
     began_s = time.monotonic()
     try:
         attachment = ddp.attach(model, mode="auto", timeout_s=timeout_s)
+        for _ in range(3):
+            model(torch.full((2, 300), rank + 1.0)).square().mean().backward()
     except Exception as error:
         tell(f"failed after {time.monotonic() - began_s:.1f} s: {error}")
         return
-    for _ in range(3):
-        model(torch.full((2, 300), rank + 1.0)).square().mean().backward()
     uncertainty_s = attachment.reducer.control_plane.alignment().uncertainty_s
     udp = "arrives" if uncertainty_s < UNKNOWN_S else "does not arrive"
     tell(f"of {dist.get_world_size()} trained at ports {os.environ['LATECOMER_PORTS']}, UDP {udp}")
     attachment.close()
 
 
-if "FIRST_PORTS" in os.environ:
-    then = os.environ["LATECOMER_PORTS"]
-    os.environ["LATECOMER_PORTS"] = os.environ["FIRST_PORTS"]
+opened = os.environ["LATECOMER_PORTS"]
+for ports in os.environ.get("CLOSED_PORTS", "").split():
+    os.environ["LATECOMER_PORTS"] = ports
     train(timeout_s=4.0)
-    os.environ["LATECOMER_PORTS"] = then
     dist.barrier()
+os.environ["LATECOMER_PORTS"] = opened
 train(timeout_s=60.0)
 dist.barrier()
 os._exit(0)
@@ -92,11 +93,10 @@ def test_the_network_policy_opens_what_the_pods_use():
 
 
 @pytest.mark.slow_first
-@pytest.mark.parametrize("cluster", [clusters.indexed_job, clusters.pytorch_job])
-def test_pods_train_through_the_network_policy(lab, folder, cluster):
+def test_a_pytorch_job_trains_through_the_network_policy(lab, folder):
     with lab(hosts=2, rate_mbit=1000) as up:
         up.admit(network_policy())
-        result = clusters.run(up, cluster(up), folder, JOB_S)
+        result = clusters.run(up, clusters.pytorch_job(up), folder, JOB_S)
     assert trained(result) == [0, 1, 2, 3]
 
 
@@ -113,25 +113,25 @@ def test_a_batch_script_trains_through_the_ports_of_the_page(lab, folder):
 
 
 @pytest.mark.slow_first
-def test_ports_that_are_not_open_are_noticed_in_time_and_the_peer_is_named(lab, folder):
-    """First neither TCP nor UDP passes, then only TCP: at ports that are open for Gloo."""
+def test_an_indexed_job_trains_through_the_network_policy_and_closed_ports_are_noticed(lab, folder):
+    """Before, at ports where neither TCP nor UDP passes, and where only TCP does, as for Gloo."""
     with lab(hosts=2, rate_mbit=1000) as up:
         up.admit(network_policy())
-        cluster = clusters.indexed_job(up).with_variables(
-            RANKS_PER_NODE="1", FIRST_PORTS="28000-28063", LATECOMER_PORTS=GLOO_PORTS
-        )
+        cluster = clusters.indexed_job(up).with_variables(CLOSED_PORTS=f"{CLOSED} {WITHOUT_UDP}")
         result = clusters.run(up, cluster, folder, JOB_S)
+    assert trained(result) == [0, 1, 2, 3]
 
-    assert result.codes == (0, 0), result.output
-    failed = dict(re.findall(r"^rank (\d) failed after (\S+) s: ", result.output, re.MULTILINE))
-    assert failed.keys() == {"0", "1"}
-    assert all(float(seconds) < 10.0 for seconds in failed.values())
+    failed = re.findall(r"^rank (\d) failed after (\S+) s: ", result.output, re.MULTILINE)
+    assert {rank for rank, _ in failed} == {"0", "1", "2", "3"}
+    assert all(float(seconds) < 30.0 for _, seconds in failed)  # a busy machine; 300 by default
     for line in (
-        r"rank\(s\) 1: no connection within 2\.\d+ s: is a firewall between\?",
-        r"rank\(s\) 0: no connection within 2\.\d+ s: is a firewall between\?",
-        r"  rank 0 does not answer on TCP at 10\.77\.0\.1:280[0-6]\d$",
-        r"  rank 1 has not called rank 0 on TCP at 10\.77\.0\.1:280[0-6]\d$",
-        r"^rank 1: UDP from rank 0 does not arrive: is a firewall between\?",
-        rf"^rank 1 of 2 trained at ports {GLOO_PORTS}, UDP does not arrive$",
+        r"rank\(s\) 2, 3: no connection within 2\.\d+ s: is a firewall between\?$",
+        r"rank\(s\) 0, 1: no connection within 2\.\d+ s: is a firewall between\?$",
+        r"^  rank 0 does not answer on TCP at 10\.77\.0\.1:280[0-6]\d$",
+        r"^  rank 2 has not called rank 0 on TCP at 10\.77\.0\.1:280[0-6]\d$",
+        r"^rank 2: UDP from rank 0 does not arrive: is a firewall between\?",
+        # whether it can go on depends on what is to be decided
+        rf"^rank 2 of 4 trained at ports {WITHOUT_UDP}, UDP does not arrive$"
+        r"|^rank 2 failed after .*UDP from rank\(s\) .* has not arrived once",
     ):
         assert re.search(line, result.output, re.MULTILINE), (line, result.output)
