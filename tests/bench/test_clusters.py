@@ -12,7 +12,7 @@ import pytest
 from bench.lab import Ports
 from tests.bench import clusters
 
-JOB_S = 60.0  # against hangs; no claim on speed
+JOB_S = 240.0  # against hangs; no claim on speed
 SLURM_PAGE = clusters.ROOT / "docs/howto/slurm.md"
 CLOSED = "28000-28063"
 WITHOUT_UDP = "29700-29763"
@@ -21,40 +21,44 @@ import os, sys, time
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from latecomer import ddp
-from latecomer.runtime.network.clock import UNKNOWN_S
+from latecomer.synth import generate
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
+ranks = dist.get_world_size()
+how = {"mode": os.environ["MODE"]} if "MODE" in os.environ else {"schedule": generate(ranks)}
 
 
 def tell(text):  # as one write, for all ranks share the output
-    sys.stdout.write(f"rank {rank} {text}\\n")
+    sys.stdout.write(f"rank {rank} of {ranks} {text}\\n")
     sys.stdout.flush()
 
 
-def train(timeout_s):
+def train(ports, timeout_s):
+    os.environ["LATECOMER_PORTS"] = ports
     model = DistributedDataParallel(torch.nn.Linear(300, 300))
     began_s = time.monotonic()
     try:
-        attachment = ddp.attach(model, mode="auto", timeout_s=timeout_s)
-        for _ in range(3):
-            model(torch.full((2, 300), rank + 1.0)).square().mean().backward()
+        attachment = ddp.attach(model, timeout_s=timeout_s, **how)
     except Exception as error:
         tell(f"failed after {time.monotonic() - began_s:.1f} s: {error}")
         return
-    uncertainty_s = attachment.reducer.control_plane.alignment().uncertainty_s
-    udp = "arrives" if uncertainty_s < UNKNOWN_S else "does not arrive"
-    tell(f"of {dist.get_world_size()} trained at ports {os.environ['LATECOMER_PORTS']}, UDP {udp}")
+    for _ in range(3):
+        model(torch.full((2, 300), rank + 1.0)).square().mean().backward()
+    dist.barrier()
+    silent = attachment.executor.find_silent("asked")  # all ranks, over UDP
+    tell(f"trained at ports {ports}, silent over UDP: {silent or 'nobody'}")
+    dist.barrier()
     attachment.close()
 
 
 opened = os.environ["LATECOMER_PORTS"]
-for ports in os.environ.get("CLOSED_PORTS", "").split():
-    os.environ["LATECOMER_PORTS"] = ports
-    train(timeout_s=4.0)
+if "CLOSED" in os.environ:
+    train(os.environ["CLOSED"], 8.0)
     dist.barrier()
-os.environ["LATECOMER_PORTS"] = opened
-train(timeout_s=60.0)
+    train(os.environ["WITHOUT_UDP"], 8.0)
+    dist.barrier()
+train(opened, 60.0)
 dist.barrier()
 os._exit(0)
 """
@@ -72,9 +76,9 @@ def folder(tmp_path, monkeypatch):
 
 
 def trained(result):
-    """The ranks that trained with UDP."""
+    """The ranks that trained at the ports of the file, and reached all others over UDP."""
     assert set(result.codes) == {0}, result.output
-    pattern = r"^rank (\d) of 4 trained at ports 29600-29663, UDP arrives$"
+    pattern = r"^rank (\d) of 4 trained at ports 29600-29663, silent over UDP: nobody$"
     return sorted(map(int, re.findall(pattern, result.output, re.MULTILINE)))
 
 
@@ -107,7 +111,7 @@ def test_a_batch_script_trains_through_the_ports_of_the_page(lab, folder):
     assert ports
     with lab(hosts=2, rate_mbit=1000) as up:
         up.admit(ports)
-        cluster = clusters.batch_script(up, folder / "programs")
+        cluster = clusters.batch_script(up, folder / "programs").with_variables(MODE="auto")
         result = clusters.run(up, cluster, folder, JOB_S)
     assert trained(result) == [0, 1, 2, 3]
 
@@ -117,21 +121,19 @@ def test_an_indexed_job_trains_through_the_network_policy_and_closed_ports_are_n
     """Before, at ports where neither TCP nor UDP passes, and where only TCP does, as for Gloo."""
     with lab(hosts=2, rate_mbit=1000) as up:
         up.admit(network_policy())
-        cluster = clusters.indexed_job(up).with_variables(CLOSED_PORTS=f"{CLOSED} {WITHOUT_UDP}")
+        cluster = clusters.indexed_job(up).with_variables(CLOSED=CLOSED, WITHOUT_UDP=WITHOUT_UDP)
         result = clusters.run(up, cluster, folder, JOB_S)
     assert trained(result) == [0, 1, 2, 3]
 
-    failed = re.findall(r"^rank (\d) failed after (\S+) s: ", result.output, re.MULTILINE)
-    assert {rank for rank, _ in failed} == {"0", "1", "2", "3"}
-    assert all(float(seconds) < 30.0 for _, seconds in failed)  # a busy machine; 300 by default
+    failed = re.findall(r"^rank (\d) of 4 failed after (\S+) s: ", result.output, re.MULTILINE)
+    assert sorted(rank for rank, _ in failed) == ["0", "1", "2", "3"]
+    assert all(float(seconds) < 60.0 for _, seconds in failed)  # of 8 s, on a busy machine
     for line in (
-        r"rank\(s\) 2, 3: no connection within 2\.\d+ s: is a firewall between\?$",
-        r"rank\(s\) 0, 1: no connection within 2\.\d+ s: is a firewall between\?$",
+        r"rank\(s\) 2, 3: no connection within \S+ s: is a firewall between\?$",
+        r"rank\(s\) 0, 1: no connection within \S+ s: is a firewall between\?$",
         r"^  rank 0 does not answer on TCP at 10\.77\.0\.1:280[0-6]\d$",
         r"^  rank 2 has not called rank 0 on TCP at 10\.77\.0\.1:280[0-6]\d$",
-        r"^rank 2: UDP from rank 0 does not arrive: is a firewall between\?",
-        # whether it can go on depends on what is to be decided
-        rf"^rank 2 of 4 trained at ports {WITHOUT_UDP}, UDP does not arrive$"
-        r"|^rank 2 failed after .*UDP from rank\(s\) .* has not arrived once",
+        rf"^rank \d of 4 trained at ports {WITHOUT_UDP}, silent over UDP: ranks (2, 3|0, 1): .*"
+        r"; UDP from rank\(s\) (2, 3|0, 1) has not arrived once: is a firewall between\?",
     ):
         assert re.search(line, result.output, re.MULTILINE), (line, result.output)
