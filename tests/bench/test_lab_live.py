@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.lab import JobFailed, LabError, Limits, Tail, measure
+from bench.lab import JobFailed, LabError, Limits, Ports, Tail, measure
 from bench.lab import lab as lab_module
 from bench.lab.mechanisms import CONGESTION
 from bench.lab.plan import plan
@@ -126,6 +126,38 @@ def test_delays_and_tails_are_at_least_what_was_set(lab):
     assert with_tail.percentile(0.0) < 60  # and some of it is not in the tail
     assert measured[0, 2].percentile(0.0) >= 20
     assert measured[1, 0].percentile(0.0) < 10
+
+
+LISTENER = """
+import socket, time
+listeners = [socket.create_server(("0.0.0.0", port)) for port in (5000, 5001, 5009)]
+time.sleep(60)
+"""
+CALLER = """
+import socket
+for port in (5000, 5001, 5009):
+    try:
+        socket.create_connection(("10.77.0.1", port), 1.0).close()
+    except OSError:
+        continue
+    print(port)
+"""
+
+
+def test_a_firewall_admits_what_it_was_told_last(lab):
+    def reached():
+        job = up.run([sys.executable, "-I", "-c", CALLER]).check()
+        return [rank.output.split() for rank in job.ranks]
+
+    with lab(hosts=2) as up:
+        listener = up.start([sys.executable, "-c", LISTENER], 0)
+        every_port = ["5000", "5001", "5009"]
+        wait_until(lambda: reached() == [every_port, every_port])
+        up.admit([Ports("udp", 5000, 5000), Ports("tcp", 5000, 5001)])
+        assert reached() == [every_port, ["5000", "5001"]]  # a host reaches itself
+        up.admit([Ports("tcp", 5009, 5009)])
+        assert reached() == [every_port, ["5009"]]
+        listener.kill()
 
 
 def test_rates_limit_what_passes(lab):

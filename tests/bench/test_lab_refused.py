@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.lab import LabUnavailable, Network, sandbox
+from bench.lab import LabUnavailable, Network, Ports, sandbox
 from bench.lab.lab import Lab
 from tests.runtime.spawning import python
 
@@ -61,6 +61,15 @@ def test_a_missing_tool_is_named_with_its_package(lab, tools, tool, remedy):
     (tools / tool).unlink()
     with pytest.raises(LabUnavailable, match=rf"does not work .*{tool}.*Install {remedy}"):
         Lab(Network(hosts=1)).__enter__()
+
+
+def test_a_missing_firewall_is_named_with_its_package(lab, tools):
+    with lab(hosts=1):
+        pass
+    (tools / "iptables").unlink(missing_ok=True)
+    refused = pytest.raises(LabUnavailable, match=r"a firewall needs conntrack.*Install iptables")
+    with Lab(Network(hosts=1)) as up, refused:
+        up.admit([Ports("tcp", 5000, 5000)])
 
 
 def test_check_says_what_works(lab):

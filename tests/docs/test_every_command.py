@@ -31,7 +31,8 @@ RUN_ELSEWHERE = {
 }
 NOT_RUN = {
     r"^make (demo|test|proofs)": "continuous integration runs it, or a test of the demo",
-    r"^pip install|compiled     #": "changes the environment; make installs it so",
+    r"^(kubectl|sbatch)": "needs a cluster; tests/bench/test_clusters.py plays one",
+    r"^pip (install|wheel)|compiled     #": "changes the environment; make installs it so",
     r"--device cuda": "needs a GPU",
     r"--nnodes": "needs several machines",
     r"^python -m bench\.lab": "needs root; tests/bench/test_lab_live.py runs the lab where it can",
