@@ -8,7 +8,7 @@ FRAMEWORKS_PINS := -c constraints.txt -c tests/frameworks/constraints.txt
 # A run of the tests starts hundreds of processes: each would compile all modules again without it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-gpu-logic test-hunt test-differential test-docs test-viewer test-wheel fuzz hunt mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
+.PHONY: help demo test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-gpu-logic test-hunt test-differential test-docs test-viewer test-wheel fuzz simulate hunt mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -88,6 +88,10 @@ fuzz: $(READY)   ## datagrams of an attacker, by atheris (10 minutes on each dat
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzz.datagrams --runs -1 --seconds $(or $(SECONDS),600)
 	$(BIN)/python -m tests.fuzz.datagrams --compiled --runs -1 --seconds $(or $(SECONDS),600)
+
+simulate: $(READY)  ## the runtime on simulated hosts, with faults, by seeds (SEEDS=1000, FIRST=0; 100,000 take a night)
+	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) \
+	    $(if $(SECONDS),--seconds $(SECONDS))
 
 hunt: $(READY)   ## random MSCCL files, plans and programs on which verify could be wrong (COUNT=200000 of each; an hour)
 	printf 'xml\nplan\nmodel\n' | xargs -P 2 -I KIND \

@@ -211,6 +211,10 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
     def _decide_alone(self, nbytes: int) -> Decision | None:
         """How an operation runs about which nothing has to be sent."""
         mode = self.inputs.options.mode
+        if nbytes == 0:
+            # Nobody needs another's data: ranks that know the decision are done and may close, and
+            # one that does not know it yet would ask a coordinator that is gone.
+            return Decision(NATIVE, (), "nothing to sum")
         if mode in DETERMINISTIC:
             return static(nbytes, self.inputs)
         if mode not in RULES:

@@ -62,6 +62,8 @@ class Job:
         self.store = Store(self.world)
         self.mains: dict[int, Task] = {}
         self._results: dict[int, Any] = {}
+        self.unfinished: list[Task] = []  # when the job was over
+        self.descriptions: dict[int, str] = {}  # of them, by number: what they waited for
         clocks = self.world.dice("clocks")
         self.offsets_s = [clocks.between(0.0, 5000.0) for _ in range(ranks)]
         self.drifts = [0.0] * ranks
@@ -78,6 +80,8 @@ class Job:
             try:
                 self.world.run(lambda: self._is_over(longest_s))
             finally:
+                self.unfinished = [task for task in self.world.tasks if not task.is_over]
+                self.descriptions = {task.number: repr(task) for task in self.unfinished}
                 self.world.end()
         return {rank: self.outcome(rank) for rank in self.mains}
 

@@ -101,9 +101,13 @@ class Network:
         """From when on something passes: now, unless they are cut off from each other."""
         return max(self.world.now_s, self._cut.get((sender, receiver), 0.0))
 
-    def transit_s(self, sender: int, receiver: int, length: int, latency_s: float) -> float:
-        """When so many bytes that leave now have arrived; they take their turn at both ports."""
+    def transit_s(self, sender: int, receiver: int, length: int) -> float:
+        """When so many bytes that leave now have arrived; they take their turn at both ports.
+
+        What delays a single datagram or piece comes on top, and holds up no other.
+        """
         weather = self.weather
+        latency_s = weather.latency_s
         now_s = self.world.now_s
         if sender == receiver:
             return now_s + LOCAL_S
@@ -230,12 +234,12 @@ class DatagramSocket(Endpoint):
         copies = 1 + dice.happens(weather.doubled)
         for _ in range(copies):
             is_lost = dice.happens(weather.lost)
-            latency_s = weather.latency_s * (1.0 + weather.jitter * dice.exponential(1.0))
+            delay_s = weather.latency_s * weather.jitter * dice.exponential(1.0)
             if dice.happens(weather.delayed):
-                latency_s += dice.exponential(weather.delay_s)
+                delay_s += dice.exponential(weather.delay_s)
             if network.passes_from_s(self.rank, receiver) > self.world.now_s or is_lost:
                 continue
-            arrived_s = network.transit_s(self.rank, receiver, len(data), latency_s)
+            arrived_s = network.transit_s(self.rank, receiver, len(data)) + delay_s
             self.world.at(arrived_s, network_delivers, network, bytes(data), self._address, address)
         return len(data)
 
@@ -411,6 +415,7 @@ class StreamSocket(Endpoint):
             self.network.listeners.pop(self._address, None)
             for waiting in self._queue:
                 waiting.reset()
+                waiting.close()
         elif self.come and not self._is_pair:
             self.reset()  # as the kernel does where something was not read
         else:
@@ -533,10 +538,9 @@ class StreamSocket(Endpoint):
         del self.held[:length]
         self.flying += length
         self._is_sending = True
-        latency_s = network.weather.latency_s
+        arrives_s = network.transit_s(self.rank, peer.rank, length)
         if network.dice.happens(network.weather.lost):
-            latency_s += REPEAT_S
-        arrives_s = network.transit_s(self.rank, peer.rank, length, latency_s)
+            arrives_s += REPEAT_S
         blocked_until_s = self._passes_s()
         if blocked_until_s > self.world.now_s:
             arrives_s = max(arrives_s, blocked_until_s + REPEAT_S * network.dice.random())

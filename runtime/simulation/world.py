@@ -1,8 +1,9 @@
 """Virtual time, the events that are due at it, and tasks: threads that run one at a time.
 
-A task runs until it waits for something. Then the hub decides, by the seed, which of those that can
-go on does; where none can, time jumps to the next event. So nothing ever waits for the machine, and
-a second of simulated time takes as long as what happens in it.
+A task runs until it waits for something, which takes two microseconds of virtual time whatever it
+does. Then the hub decides, by the seed, which of those that can go on does; where none can, time
+jumps to the next event. So nothing ever waits for the machine, and a second of virtual time takes
+as long as what happens in it.
 
 Tasks are greenlets. Source of the idea: FoundationDB's simulation (Zhou et al., SIGMOD 2021).
 Deviation: the code that is simulated has threads, not actors; each is a task.
@@ -21,6 +22,9 @@ from typing import Any
 import greenlet
 
 BEGIN_S = 1000.0  # when a world begins: no code may take 0 for the beginning of time
+MOST_CALLS = 1000  # of the host in a row: who makes more takes
+SPIN_S = 0.001  # so much time, as a thread does that keeps a processor busy
+STEP_S = 2e-6  # a task runs so long until it waits: else who asks again and again would stop time
 STAMP = struct.Struct("<dI")
 
 
@@ -123,6 +127,7 @@ class World:
         self.seed = seed
         self.now_s = BEGIN_S
         self.steps = 0
+        self._calls = 0  # of the host, by the current task since it goes on
         self.current: Task | None = None
         self.tasks: list[Task] = []
         self.is_over = False
@@ -198,7 +203,10 @@ class World:
         task = self.current
         if task is None or self.is_over:
             return
-        if self._pausing.happens(self.pause):
+        self._calls += 1
+        if self._calls >= MOST_CALLS:
+            self.park(self.now_s + SPIN_S, "the processor, which it keeps busy")
+        elif self._pausing.happens(self.pause):
             self.park(self.now_s + self._pausing.exponential(self.pause_s), "the processor")
         elif self._pausing.happens(self.switch):
             self._make_runnable(task)
@@ -243,17 +251,21 @@ class World:
 
     def _step(self) -> None:
         self.steps += 1
-        task = self._next_task()
+        is_due = bool(self._events) and self._events[0][0] <= self.now_s
+        task = None if is_due else self._next_task()
         if task is not None:
+            self.now_s += STEP_S
             self._trace.update(STAMP.pack(self.now_s, task.number))
             self.current = task
+            self._calls = 0
             task.greenlet.switch()
             self.current = None
             if task.is_over:
                 for waiter in list(task.waiters):
                     self.wake(waiter)
         elif self._events:
-            self.now_s, number, call, args = heapq.heappop(self._events)
+            at_s, number, call, args = heapq.heappop(self._events)
+            self.now_s = max(self.now_s, at_s)
             self._trace.update(STAMP.pack(self.now_s, number))
             call(*args)
         else:

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import argparse
 import logging
-import multiprocessing
+import os
 import sys
 import time
 
 from tests.simulation.execution import Execution, execute
 from tests.simulation.plan import KINDS, Plan, drawn, read
 from tests.simulation.shrink import shrunk
-
-STRETCH = 50
-"""Seeds that a process takes at a time."""
+from tests.simulation.swarm import swarm
 
 
 def _options() -> argparse.Namespace:
@@ -30,7 +28,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seconds", type=float, help="begin no more seeds after so long")
     parser.add_argument("--kind", choices=KINDS, help="only of this kind")
-    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, help="this one alone")
     parser.add_argument("--plan", help="this one alone, as JSON")
     parser.add_argument("--show", type=int, default=5, help="so many failing seeds are shrunk")
@@ -47,20 +45,16 @@ def main() -> int:
 
     began_s = time.monotonic()
     end_s = began_s + options.seconds if options.seconds else float("inf")
-    stretches = [
-        (kinds, first, min(first + STRETCH, options.first + options.seeds), end_s)
-        for first in range(options.first, options.first + options.seeds, STRETCH)
-    ]
+    seeds = range(options.first, options.first + options.seeds)
     failing: list[Plan] = []
     executions = 0
     steps = 0
-    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
-        for count, of_steps, failed in pool.imap_unordered(_run_stretch, stretches):
-            executions += count
-            steps += of_steps
-            for plan, text in failed:
-                failing.append(plan)
-                print(f"seed {plan.seed}: {text}", flush=True)
+    for stretch in swarm(seeds, kinds, options.processes, end_s):
+        executions += stretch.executions
+        steps += stretch.steps
+        for plan, text in stretch.failing:
+            failing.append(plan)
+            print(f"seed {plan.seed}: {text}", flush=True)
 
     seconds = time.monotonic() - began_s
     print(
@@ -72,25 +66,6 @@ def main() -> int:
         print(f"\nseed {plan.seed}, shrunk: {execute(smallest).summary}")
         print(f"  python -m tests.simulation --plan '{smallest.as_json()}'", flush=True)
     return bool(failing)
-
-
-def _run_stretch(
-    stretch: tuple[tuple[str, ...], int, int, float],
-) -> tuple[int, int, list[tuple[Plan, str]]]:
-    kinds, first, end, end_s = stretch
-    logging.disable(logging.CRITICAL)
-    failed = []
-    count = 0
-    steps = 0
-    for seed in range(first, end):
-        if time.monotonic() > end_s:
-            break
-        execution = execute(drawn(seed, kinds))  # type: ignore[arg-type]
-        count += 1
-        steps += execution.steps
-        if execution.problems:
-            failed.append((execution.plan, execution.summary[:600]))
-    return count, steps, failed
 
 
 def _show_one(plan: Plan) -> int:

@@ -277,10 +277,11 @@ def _problems(
             continue
 
         if not outcome.is_over:
-            waits = [task for task in job.world.tasks if task.rank == rank and not task.is_over]
+            waits = [job.descriptions[task.number] for task in job.unfinished if task.rank == rank]
             problems.append(f"rank {rank} has not returned after {job.elapsed_s():.1f} s: {waits}")
             continue
         problems += _problems_of_rank(plan, rank, outcome, says)
+    problems += _blames_at_start(plan, outcomes)
     problems += _disagreements(told)
     problems += _left_behind(job, outcomes)
     return problems
@@ -300,11 +301,28 @@ def _problems_of_rank(plan: Plan, rank: int, outcome: Outcome, says: Told) -> li
         problems.append(f"rank {rank} failed though nothing has happened: {text}")
     for failure in failures:
         innocent = set(failure.ranks) - plan.culprits
-        if innocent and plan.may_fail:
+        if failure is error:
+            continue  # at the start, who waits for one that does not come is missing, too
+        has_cut = any(isinstance(fault, Cut) for fault in plan.faults)
+        if has_cut and set(failure.ranks) & plan.culprits:
+            continue  # those between whom nothing passes hold up all others, in a circle
+        # One that was stopped, or cut off, comes back to others that have given up.
+        if innocent and plan.may_fail and rank not in plan.culprits:
             problems.append(f"rank {rank} blames {sorted(innocent)}, which live: {failure}")
     if says.silent:
         problems.append(f"rank {rank} goes on after an error: operations {says.silent}")
     return problems
+
+
+def _blames_at_start(plan: Plan, outcomes: dict[int, Outcome]) -> list[str]:
+    """Of the ranks that could not start, one at least names who is to blame."""
+    named: set[int] = set()
+    for outcome in outcomes.values():
+        if isinstance(outcome.error, RankFailure):
+            named |= set(outcome.error.ranks)
+    if plan.culprits and named and not named & plan.culprits:
+        return [f"ranks {sorted(named)} are blamed for the start, and none that did not come"]
+    return []
 
 
 def _disagreements(told: dict[int, Told]) -> list[str]:

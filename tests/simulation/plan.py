@@ -110,10 +110,22 @@ def drawn(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Plan:
     """The plan of a seed."""
     dice = Dice(seed, "plan")
     ranks = 2 + dice.below(5)
-    timeout_s = dice.one_of((1.0, 3.0, 10.0, 30.0))
+    lost = dice.one_of((0.0, 0.0, 0.01, 0.1))
+    rate = dice.one_of((2.5e6, 25e6, 1.25e9))
+    latency_s = dice.one_of((5e-6, 2e-4, 5e-3))
     operations = 1 + dice.below(12)
+    sizes = tuple(dice.one_of(SIZES) for _ in range(operations))
     has_late = dice.happens(0.6)
-    most_late_s = dice.one_of((0.001, 0.02, 0.2))
+    window = 1 + dice.below(4)
+    timeout_s = max(
+        dice.one_of((1.0, 3.0, 10.0, 30.0)),
+        10.0 if lost else 0.0,  # what TCP has to repeat, it may have to repeat again
+        20.0 * window * ranks * 4 * max(sizes) / rate,
+        100.0 * ranks * latency_s,
+    )
+    # One that is busy before each operation falls behind by as many as are in flight: that has to
+    # stay far below the time-out.
+    most_late_s = min(dice.one_of((0.001, 0.02, 0.2)), 0.1 * timeout_s / window)
     lateness_s = [0.0] * ranks
     if has_late:
         for _ in range(1 + dice.below(2)):
@@ -124,14 +136,14 @@ def drawn(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Plan:
         ranks=ranks,
         kind=dice.one_of(kinds),
         schedules=tuple(dice.one_of(SCHEDULES) for _ in range(1 + dice.below(2))),
-        sizes=tuple(dice.one_of(SIZES) for _ in range(operations)),
-        window=1 + dice.below(4),
+        sizes=sizes,
+        window=window,
         lateness_s=tuple(lateness_s),
         timeout_s=timeout_s,
         faults=_faults(dice, ranks, timeout_s),
-        rate=dice.one_of((2.5e6, 25e6, 1.25e9)),
-        latency_s=dice.one_of((5e-6, 2e-4, 5e-3)),
-        lost=dice.one_of((0.0, 0.0, 0.01, 0.1)),
+        rate=rate,
+        latency_s=latency_s,
+        lost=lost,
         doubled=dice.one_of((0.0, 0.0, 0.05)),
         delayed=dice.one_of((0.0, 0.0, 0.05)),
         short=dice.one_of((0.0, 0.1, 0.5)),

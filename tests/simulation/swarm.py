@@ -1,0 +1,52 @@
+"""Many seeds on all processors."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+
+from tests.simulation.execution import execute
+from tests.simulation.plan import Kind, Plan, drawn
+
+STRETCH = 50
+"""Seeds that a process takes at a time."""
+
+
+@dataclass
+class Stretch:
+    """What became of some seeds."""
+
+    executions: int = 0
+    steps: int = 0
+    failing: list[tuple[Plan, str]] = field(default_factory=list)
+
+
+def swarm(seeds: range, kinds: tuple[Kind, ...], processes: int, end_s: float) -> Iterator[Stretch]:
+    """Execute the seeds; begin no more after ``end_s`` (``time.monotonic()``)."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        running = [
+            pool.submit(run_stretch, seeds[first : first + STRETCH], kinds, end_s)
+            for first in range(0, len(seeds), STRETCH)
+        ]
+        for done in as_completed(running):
+            yield done.result()
+
+
+def run_stretch(seeds: range, kinds: tuple[Kind, ...], end_s: float) -> Stretch:
+    """Execute some seeds in this process."""
+    logging.disable(logging.CRITICAL)
+    stretch = Stretch()
+    for seed in seeds:
+        if time.monotonic() > end_s:
+            break
+        execution = execute(drawn(seed, kinds))
+        stretch.executions += 1
+        stretch.steps += execution.steps
+        if execution.problems:
+            stretch.failing.append((execution.plan, execution.summary[:600]))
+    return stretch

@@ -1,0 +1,105 @@
+"""Executions are the same for the same seed; what must hold does, and is seen not to hold."""
+
+from __future__ import annotations
+
+import msgspec
+
+from latecomer.runtime.executor.tcp import transfer
+from latecomer.runtime.health import diagnosis
+from tests.runtime.spawning import python
+from tests.simulation.execution import execute
+from tests.simulation.plan import Kill, drawn, read
+from tests.simulation.shrink import shrunk
+from tests.simulation.swarm import run_stretch
+
+SEEDS = range(60)
+TRACES = """
+from tests.simulation.execution import execute
+from tests.simulation.plan import drawn
+print(*(execute(drawn(seed)).trace for seed in {seeds}))
+"""
+
+
+def test_all_holds_for_some_seeds():
+    stretch = run_stretch(SEEDS, kinds=("executor", "auto", "eager", "predict"), end_s=1e300)
+    assert [text for _, text in stretch.failing] == []
+    assert stretch.executions == len(SEEDS)
+
+
+def test_a_seed_is_one_execution():
+    """Whatever ran before it, and however strings are hashed."""
+    seeds = [3, 5, 8, 13]
+    traces = {}
+    for seed in reversed(seeds):
+        traces[seed] = execute(drawn(seed)).trace
+    alone = python("-c", TRACES.format(seeds=seeds), PYTHONHASHSEED="7")
+    assert alone.stdout.split() == [traces[seed] for seed in seeds], alone.stderr
+    assert len(set(traces.values())) == len(seeds)
+
+
+def test_plans_are_read_back():
+    plans = [drawn(seed) for seed in range(300)]
+    assert [read(plan.as_json()) for plan in plans] == plans
+    assert {type(fault).__name__ for plan in plans for fault in plan.faults} == {
+        "Kill",
+        "Stop",
+        "Cut",
+        "StoreTrouble",
+    }
+    assert {plan.kind for plan in plans} >= {"executor", "auto", "eager", "predict", "static"}
+
+
+def test_a_rank_that_is_killed_is_named_by_all_others():
+    calm = next(
+        plan for plan in map(drawn, range(1000)) if plan.kind == "executor" and plan.ranks == 4
+    )
+    plan = msgspec.structs.replace(
+        calm,
+        faults=(Kill(rank=2, at_s=0.3, resets=False),),
+        lateness_s=(0.1, 0.0, 0.0, 0.0),
+        sizes=(100,) * 10,
+        timeout_s=3.0,
+        lost=0.0,
+    )
+    execution = execute(plan)
+    assert execution.problems == []
+    for rank in (0, 1, 3):
+        failure = execution.told[rank].failure
+        assert failure is not None
+        assert failure.ranks == (2,) or list(failure.ranks) == [2]
+
+
+def test_an_operation_without_elements_needs_no_word_of_who_has_closed():
+    """The coordinator, done with the last one, closed; who had not heard its decision asked on."""
+    for seed in (50, 114):
+        plan = drawn(seed)
+        empty = msgspec.structs.replace(plan, kind="auto", sizes=(0,) * 4, lost=0.3, faults=())
+        assert execute(empty).problems == []
+
+
+def test_a_send_that_does_not_wait_for_its_data_is_noticed_and_shrunk(monkeypatch):
+    monkeypatch.setattr(transfer.TransferState, "limit", lambda state, i: state.size[i])
+    failing = next(plan for plan in map(_executor, range(200)) if execute(plan).problems)
+    smallest = shrunk(failing)
+    assert execute(smallest).problems
+    assert smallest.ranks <= failing.ranks
+    assert len(smallest.sizes) <= len(failing.sizes)
+
+
+def test_a_verdict_on_the_wrong_rank_is_noticed(monkeypatch):
+    real = diagnosis.diagnose
+
+    def blames_the_next(world_size, *others, **named):
+        failure = real(world_size, *others, **named)
+        failure.ranks = tuple((rank + 1) % world_size for rank in failure.ranks)
+        return failure
+
+    monkeypatch.setattr("latecomer.runtime.health.watchdog.diagnose", blames_the_next)
+    plans = (
+        plan for plan in map(_executor, range(400)) if any(isinstance(f, Kill) for f in plan.faults)
+    )
+    assert any("which live" in execute(plan).summary for plan in plans)
+
+
+def _executor(seed):
+    return drawn(seed, kinds=("executor",))
