@@ -14,6 +14,8 @@ shown without the ``latecomer.`` before them.
 - No circles: neither among modules, nor among the files and folders that lie in one folder, at any
   depth.
 - Names of torch that are private are imported by ``runtime.torch_versions`` alone.
+- Clocks, threads and sockets are asked of ``runtime.host`` (:data:`OF_THE_HOST`), so that the code
+  runs on a simulated host, too.
 
 Imports within functions and for type checking count as all others do.
 """
@@ -67,6 +69,15 @@ RUNGS_OF_RUNTIME = (
     ("torch_versions",),
 )
 """What lies directly in ``runtime``, from the highest rung to the lowest."""
+
+OF_THE_HOST = ("asyncio", "queue", "select", "selectors", "socket", "threading", "time")
+HAVE_THEIR_OWN = {
+    "runtime.host": "it is the host",
+    "runtime.simulation.threads": "raises queue.Empty in place of the real queue",
+    "runtime.optireduce.udp.compiled.choice": "tries system calls before the first use",
+    "runtime.optireduce.udp.compiled.sockets": "hands addresses to system calls",
+}
+"""Modules of ``runtime`` that import one of these all the same, and why."""
 
 PRIVATE_NAME_OF_TORCH = re.compile(r"torch\..*\b_")
 
@@ -223,6 +234,16 @@ def private_torch(paths: dict[str, Path]) -> Iterator[str]:
                 yield f"{importer} imports {name}: a private name, for runtime.torch_versions"
 
 
+def past_the_host(paths: dict[str, Path]) -> Iterator[str]:
+    """Imports in ``runtime`` of what the host has."""
+    for importer, path in paths.items():
+        if not _in_runtime(importer) or importer in HAVE_THEIR_OWN:
+            continue
+        for name in imported_names(path):
+            if name.partition(".")[0] in OF_THE_HOST:
+                yield f"{importer} imports {name}: ask runtime.host for it"
+
+
 def broken_rules() -> list[str]:
     """A line for each import of the project that breaks a rule."""
     floors = modules(*FLOORS)
@@ -233,6 +254,7 @@ def broken_rules() -> list[str]:
         *rungs_broken(edges),
         *circles(edges),
         *private_torch(floors),
+        *past_the_host(floors),
     ]
 
 

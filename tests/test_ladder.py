@@ -128,3 +128,18 @@ def test_private_names_of_torch_are_refused_but_for_one_module(tmp_path):
         "runtime.module imports torch.b._c",
     ]
     assert not list(ladder.private_torch({"runtime.torch_versions": path}))
+
+
+def test_a_clock_that_is_not_the_hosts_is_refused(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text(
+        "import time\nfrom threading import Lock\nfrom latecomer.runtime.host import host\n"
+    )
+
+    lines = list(ladder.past_the_host({"runtime.module": path}))
+
+    assert [line.partition(":")[0] for line in lines] == [
+        "runtime.module imports time",
+        "runtime.module imports threading.Lock",
+    ]
+    assert not list(ladder.past_the_host({"runtime.host": path, "synth.module": path}))
