@@ -7,7 +7,7 @@ more late ranks one each, made for ranks that come together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from latecomer.synth.arrivals.generate import search
@@ -36,16 +36,23 @@ TWO_LEVEL_CHUNKS = (2, 16)
 machines is filled by more. Measured: docs/measurements/lab.md."""
 
 
-def searched(n: int, most_late: int) -> Iterator[tuple[str, Schedule]]:
-    """By name, those for up to ``most_late`` of ``n`` ranks; the first for one, in any case."""
-    balanced = partial(generate, n, owners="balanced", time_limit_s=SEARCH_S)
+def searches(n: int, most_late: int) -> Iterator[tuple[str, Callable[[], Schedule]]]:
+    """By name, what searches those for up to ``most_late`` of ``n`` ranks; one for one in any case.
+
+    A search raises SearchTimeout where it finds none in time, as on a machine that is very busy.
+    """
     for m in CHUNKS if most_late else CHUNKS[:1]:
-        yield f"one late, m = {m}", balanced(m=m)
+        balanced = partial(generate, n, m=m, owners="balanced", time_limit_s=SEARCH_S)
+        yield f"one late, m = {m}", balanced
     for late in range(2, most_late + 1):
-        wait = (n - late - 1) * CHUNKS_OF_MORE + 1
-        together = dict.fromkeys(range(n - late, n), wait)
-        found = search(n, together, m=CHUNKS_OF_MORE, time_limit_s=SEARCH_S)
-        yield f"{late} late, m = {CHUNKS_OF_MORE}", found.schedule
+        yield f"{late} late, m = {CHUNKS_OF_MORE}", partial(_together, n, late)
+
+
+def _together(n: int, late: int) -> Schedule:
+    """For ``late`` ranks that come together."""
+    wait = (n - late - 1) * CHUNKS_OF_MORE + 1
+    together = dict.fromkeys(range(n - late, n), wait)
+    return search(n, together, m=CHUNKS_OF_MORE, time_limit_s=SEARCH_S).schedule
 
 
 def costs(schedule: Schedule) -> tuple[Cost, Cost]:

@@ -15,6 +15,7 @@ first wants it, and chosen once all ranks have made it.
 from __future__ import annotations
 
 import functools
+import logging
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,6 +26,7 @@ from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.cost_model import Phase, ScheduleCandidate, TwoLevelCompletion
 from latecomer.runtime.policy.machines import ALONE
 from latecomer.verify.core.format import decode
+from latecomer.verify.errors import SearchTimeout
 from latecomer.verify.output import encode
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class OfferedCandidate(msgspec.Struct, frozen=True):
     candidate: ScheduleCandidate
     schedule: msgspec.Raw
 
+
+logger = logging.getLogger("latecomer")
 
 OFFER = msgspec.json.Decoder(
     list[OfferedCandidate]
@@ -82,13 +86,18 @@ def _made(ranks: int, most_late: int, ranks_per_machine: int) -> tuple[RunnableC
     """
     from latecomer.synth.candidates import (
         costs,
-        searched,
+        searches,
         two_level_completion_costs,
         two_level_schedules,
     )
 
     proved: list[RunnableCandidate] = []
-    for name, schedule in searched(ranks, most_late):
+    for name, search in searches(ranks, most_late):
+        try:
+            schedule = search()
+        except SearchTimeout as error:  # there are others: a job must not end for it
+            logger.warning("rank 0 goes without the schedule %r: %s", name, error)
+            continue
         waiting, completion = _phases(costs(schedule))
         candidate = ScheduleCandidate(name, len(schedule.late), waiting, completion)
         proved.append((load(schedule), candidate))

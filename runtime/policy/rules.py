@@ -75,8 +75,10 @@ def useless(nbytes: int, inputs: PolicyInputs) -> str:
         if worth_s(native_s, schedules):
             return ""
         best_s = min([best_s, *(schedule.completion_s for schedule in schedules)])
+    if inputs.world_size < 3:
+        return "nothing to gain: one rank alone has nothing to sum up while it waits for the other"
     if math.isinf(best_s):
-        return "nothing to gain: there is no schedule"
+        return "nothing to gain: no schedule begins without so many ranks"
     return (
         f"nothing to gain: from the last arrival {native_s * 1e3:.3g} ms natively, "
         f"{best_s * 1e3:.3g} ms by the best schedule, as predicted"

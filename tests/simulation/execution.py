@@ -21,13 +21,16 @@ from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.executor.load import Runnable, load
 from latecomer.runtime.executor.tcp import connection
 from latecomer.runtime.host import host
+from latecomer.runtime.policy import candidates
 from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.machines import ALONE
 from latecomer.runtime.policy.options import Options
 from latecomer.runtime.simulation.job import Job, Outcome
 from latecomer.runtime.simulation.meeting import Store
 from latecomer.runtime.simulation.network import Weather
 from latecomer.runtime.simulation.world import BEGIN_S, SimulationError
+from latecomer.synth import candidates as synth_candidates
 from latecomer.verify.errors import LatecomerError, RankFailure
 from tests.simulation.plan import Cut, Kill, Plan, Stop, StoreTrouble
 
@@ -89,6 +92,8 @@ def execute(plan: Plan) -> Execution:
     execution = Execution(plan)
     told = {rank: Told() for rank in range(plan.ranks)}
     execution.told = told
+    if plan.kind != "executor":
+        _make_candidates(plan)
     _arrange(job, plan)
     outcomes: dict[int, Outcome] = {}
     try:
@@ -221,15 +226,31 @@ def _engine(plan: Plan, rank: int, store: Store) -> Executor | AllReduceDispatch
         native=AlphaBeta(2 * plan.latency_s, beta_s),
         schedule=AlphaBeta(plan.latency_s, beta_s),
     )
-    late = (plan.seed % plan.ranks,) if plan.kind == "static" else ()
     return AllReduceDispatcher(
         store,  # type: ignore[arg-type]
         rank,
         plan.ranks,
-        options=Options(plan.kind, late=late),
+        options=_options(plan),
         profile=profile,
         timeout_s=plan.timeout_s,
     )
+
+
+def _options(plan: Plan) -> Options:
+    """Of the dispatchers of a plan."""
+    assert plan.kind != "executor"
+    late = (plan.seed % plan.ranks,) if plan.kind == "static" else ()
+    return Options(plan.kind, late=late)
+
+
+def _make_candidates(plan: Plan) -> None:
+    """Make what rank 0 would search for at the start, once for all executions of this process.
+
+    Else it would depend on the processor whether a search comes to an end in its time.
+    """
+    most_late = _options(plan).at_most_late(plan.ranks)
+    with mock.patch.object(synth_candidates, "SEARCH_S", 600.0):
+        candidates._made(plan.ranks, most_late, ALONE)
 
 
 @cache

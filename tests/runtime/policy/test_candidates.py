@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import HashStore
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy import candidates as module
 from latecomer.runtime.policy.candidates import candidates
-from latecomer.verify.errors import ScheduleRefused
+from latecomer.verify.errors import ScheduleRefused, SearchTimeout
 
 
 def _group(store, rank, ranks):
@@ -40,6 +40,21 @@ def test_rank_0_only_sends_and_proves_once_for_all_of_its_groups(monkeypatch):
 
     assert len(proved) == len(module._made(4, 1, 1))
     assert of_first_group[0] is of_second_group[0]
+
+
+def test_a_search_that_takes_too_long_costs_its_schedule_and_no_more(monkeypatch, caplog):
+    """As on a machine that is very busy when the job starts."""
+
+    def too_long(*arguments, **named):
+        raise SearchTimeout("no schedule found in 5 s")
+
+    monkeypatch.setattr("latecomer.synth.candidates.generate", too_long)
+    module._made.cache_clear()
+    schedules, costs = candidates(_group(HashStore(), 0, 4), 1)
+    module._made.cache_clear()
+
+    assert len(schedules) == len(costs) == len(module.CLASSES)
+    assert caplog.text.count("rank 0 goes without the schedule") == 3
 
 
 def test_a_rank_refuses_an_offer_that_is_not_proved():
