@@ -85,24 +85,23 @@ def changed(mutant: Mutant) -> str:
     return text.replace(mutant.old, mutant.new, 1)
 
 
-def hunted(mutant: Mutant | None, seconds: float) -> tuple[int | None, int, float, str]:
+def hunted(mutant: Mutant, seconds: float) -> tuple[int | None, int, float, str]:
     """The first seed that fails (None: none has), how many were tried, how long, and what fails."""
-    if mutant is not None:
-        sys.meta_path.insert(0, _Changed(mutant))
-    from tests.simulation.swarm import run_stretch
+    sys.meta_path.insert(0, _Changed(mutant))
+    from tests.simulation.plan import KINDS
+    from tests.simulation.swarm import be_quiet, run_stretch
+
+    be_quiet()
 
     began_s = time.process_time()
     seed = 0
     while time.process_time() - began_s < seconds:
-        stretch = run_stretch(range(seed, seed + 1), kinds=KINDS_OF_ALL, end_s=float("inf"))
+        stretch = run_stretch(range(seed, seed + 1), kinds=KINDS, end_s=float("inf"))
         if stretch.failing:
             _, text = stretch.failing[0]
             return seed, seed + 1, time.process_time() - began_s, text.partition("\n")[0][:90]
         seed += 1
     return None, seed, time.process_time() - began_s, ""
-
-
-KINDS_OF_ALL = ("executor", "auto", "eager", "predict", "static", "native")
 
 
 def main() -> int:

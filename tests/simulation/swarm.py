@@ -28,7 +28,7 @@ class Stretch:
 def swarm(seeds: range, kinds: tuple[Kind, ...], processes: int, end_s: float) -> Iterator[Stretch]:
     """Execute the seeds; begin no more after ``end_s`` (``time.monotonic()``)."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=be_quiet) as pool:
         running = [
             pool.submit(run_stretch, seeds[first : first + STRETCH], kinds, end_s)
             for first in range(0, len(seeds), STRETCH)
@@ -37,9 +37,13 @@ def swarm(seeds: range, kinds: tuple[Kind, ...], processes: int, end_s: float) -
             yield done.result()
 
 
+def be_quiet() -> None:
+    """What jobs log of their faults is not to be shown; in this whole process."""
+    logging.disable(logging.CRITICAL)
+
+
 def run_stretch(seeds: range, kinds: tuple[Kind, ...], end_s: float) -> Stretch:
     """Execute some seeds in this process."""
-    logging.disable(logging.CRITICAL)
     stretch = Stretch()
     for seed in seeds:
         if time.monotonic() > end_s:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from latecomer.runtime.executor.tcp import transfer
@@ -24,6 +26,7 @@ def test_all_holds_for_some_seeds():
     stretch = run_stretch(SEEDS, kinds=("executor", "auto", "eager", "predict"), end_s=1e300)
     assert [text for _, text in stretch.failing] == []
     assert stretch.executions == len(SEEDS)
+    assert logging.getLogger().isEnabledFor(logging.ERROR)  # other tests look at what is logged
 
 
 def test_a_seed_is_one_execution():
