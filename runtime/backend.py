@@ -1,10 +1,10 @@
 """The process group backend ``latecomer``: all_reduce by a mode or a schedule, the rest native.
 
-    from latecomer import runtime
-    latecomer.configure(mode="auto")                    # or LATECOMER_MODE (_LATE, _PROFILE)
-    latecomer.configure("schedule.json", late=7)        # or LATECOMER_SCHEDULE and LATECOMER_LATE
-    latecomer.configure(algorithm="optireduce")         # or LATECOMER_ALGORITHM=optireduce
-    dist.init_process_group(backend="latecomer")      # from torch 2.14 on without the import
+    import latecomer.runtime
+    latecomer.configure(mode="auto")              # or LATECOMER_MODE (_LATE, _PROFILE)
+    latecomer.configure("schedule.json", late=7)  # or LATECOMER_SCHEDULE and LATECOMER_LATE
+    latecomer.configure(algorithm="optireduce")   # or LATECOMER_ALGORITHM=optireduce
+    dist.init_process_group(backend="latecomer")  # from torch 2.14 on without the import
 
 Every other collective runs through Gloo (CPU) or NCCL (CUDA). An ``all_reduce`` goes by the mode or
 schedule when the operation is SUM or AVG of one tensor of a dtype that can be carried, and the

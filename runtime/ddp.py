@@ -1,6 +1,6 @@
 """All that can be put behind a DDP model's gradients, as its communication hook.
 
-    from latecomer.runtime import ddp
+    from latecomer import ddp
     ddp.attach(model, mode="auto")             # finds out who is late: latecomer.runtime.policy
     ddp.attach(model, "schedule.json")         # always by this schedule
     ddp.attach(model, algorithm="optireduce")  # latecomer.runtime.optireduce
@@ -244,7 +244,7 @@ def attach(
         On every rank of ``torchrun``:
 
         >>> import torch, torch.distributed as dist
-        >>> from latecomer.runtime import ddp
+        >>> from latecomer import ddp
         >>> dist.init_process_group("gloo")
         >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
         >>> attachment = ddp.attach(model, mode="auto")  # an Attachment

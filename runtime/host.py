@@ -39,7 +39,6 @@ Empty = queue.Empty
 Socket = socket.socket
 SocketKind = socket.SocketKind
 Thread = threading.Thread
-Selector = selectors.BaseSelector
 
 AF_INET = socket.AF_INET
 AF_INET6 = socket.AF_INET6

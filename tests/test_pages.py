@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pkgutil
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import named
 from tests.runtime.spawning import execute
 
 ROOT = Path(__file__).parent.parent
@@ -70,8 +70,7 @@ NAME = re.compile(r"`((?:verify|synth|runtime|proofs|tests)(?:\.\w+)+)`")
 
 @pytest.mark.parametrize("name", sorted(set(NAME.findall(ARCHITECTURE))))
 def test_what_the_page_names_is_there(name):
-    ours = name.split(".")[0] in ("verify", "synth", "runtime")
-    pkgutil.resolve_name(f"latecomer.{name}" if ours else name)
+    named(name)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,7 @@ def test_what_the_page_names_is_there(name):
 )
 def test_a_name_that_is_not_there_is_noticed(name):
     with pytest.raises((ImportError, AttributeError)):
-        pkgutil.resolve_name(name)
+        named(name)
 
 
 def test_the_four_ways_are_about_twenty_lines_each():

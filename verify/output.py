@@ -52,9 +52,8 @@ def encode(schedule: Schedule) -> bytes:
         out.write(b",\n  " if p else b"\n  ")
         out.write(b'{"name":' + encoder.encode(phase.name))
         out.write(b',"absent":' + encoder.encode(phase.absent) + b',"rounds":[')
-        rows = getattr(
-            phase.rounds, "rows", phase.rounds.__getitem__
-        )  # see latecomer.verify.arrays
+        # see latecomer.verify.arrays
+        rows = getattr(phase.rounds, "rows", phase.rounds.__getitem__)
         for t in range(len(phase.rounds)):
             out.write((b",\n   " if t else b"\n   ") + encoder.encode(list(rows(t))))
         out.write(b"]}")

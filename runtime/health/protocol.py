@@ -260,6 +260,5 @@ def _ranks(bits: bytes) -> Iterator[int]:
                 yield 8 * position + bit
 
 
-_decoder = msgspec.msgpack.Decoder(
-    HealthMessage
-)  # with the module: see latecomer.verify.core.format
+# made with the module: see latecomer.verify.core.format
+_decoder = msgspec.msgpack.Decoder(HealthMessage)

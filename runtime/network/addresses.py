@@ -38,7 +38,6 @@ from latecomer.verify.errors import ArgumentError
 ADDRESS = "LATECOMER_ADDRESS"
 INTERFACE = "LATECOMER_INTERFACE"
 PORTS = "LATECOMER_PORTS"
-LOOPBACK = "127.0.0.1"
 ANY_PORT = range(0, 1)  # the kernel chooses
 
 

@@ -91,9 +91,8 @@ class ControlChannel:
 
     def _meet(self, group: StoreExchange) -> tuple[bytes, dict[int, tuple[str, int]]]:
         address, port, *_ = self._socket.getsockname()
-        own_text = (
-            f"{address} {port} {host.random_token(16)}"  # rank 0's token is that of the group
-        )
+        # rank 0's token is that of the group
+        own_text = f"{address} {port} {host.random_token(16)}"
         texts = group.all_gather("address", own_text)
         peers = {}
         for peer, text in texts.items():

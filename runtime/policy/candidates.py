@@ -46,9 +46,8 @@ class OfferedCandidate(msgspec.Struct, frozen=True):
 
 logger = logging.getLogger("latecomer")
 
-OFFER = msgspec.json.Decoder(
-    list[OfferedCandidate]
-)  # with the module: see latecomer.verify.core.format
+# made with the module: see latecomer.verify.core.format
+OFFER = msgspec.json.Decoder(list[OfferedCandidate])
 
 RunnableCandidate = tuple[Runnable, ScheduleCandidate]
 

@@ -169,10 +169,10 @@ def _decide(
     inputs: PolicyInputs,
     wait: Callable[[Ranks, float, float], tuple[Wait, str]],
 ) -> Decision | Later:
-    to_compare = is_to_compare(state.operation)
     if not state.absent:
-        return Decision(NATIVE, (), TO_COMPARE if to_compare else "all ranks have arrived")
-    if to_compare or state.absent > inputs.most_late:
+        reason = TO_COMPARE if is_to_compare(state.operation) else "all ranks have arrived"
+        return Decision(NATIVE, (), reason)
+    if state.absent > inputs.most_late or is_to_compare(state.operation):
         return Later(math.inf)
 
     missing = state.missing

@@ -62,8 +62,8 @@ class Job:
         self.store = Store(self.world)
         self.mains: dict[int, Task] = {}
         self._results: dict[int, Any] = {}
-        self.unfinished: list[Task] = []  # when the job was over
-        self.descriptions: dict[int, str] = {}  # of them, by number: what they waited for
+        # by rank, threads that had not ended when the job was over, and what they waited for
+        self.unfinished: dict[int, list[str]] = {}
         clocks = self.world.dice("clocks")
         self.offsets_s = [clocks.between(0.0, 5000.0) for _ in range(ranks)]
         self.drifts = [0.0] * ranks
@@ -80,8 +80,9 @@ class Job:
             try:
                 self.world.run(lambda: self._is_over(longest_s))
             finally:
-                self.unfinished = [task for task in self.world.tasks if not task.is_over]
-                self.descriptions = {task.number: repr(task) for task in self.unfinished}
+                for task in self.world.tasks:
+                    if not task.is_over:
+                        self.unfinished.setdefault(task.rank, []).append(repr(task))
                 self.world.end()
         return {rank: self.outcome(rank) for rank in self.mains}
 
@@ -110,11 +111,7 @@ class Job:
         def main() -> None:
             self._results[rank] = body(rank, self.ranks, self.store)
 
-        thread = Thread(self.world, target=main, name="main")
-        task = self.world.start(rank, "main", main)
-        thread._task = task
-        task.thread = thread
-        return task
+        return Thread(self.world, target=main, name="main").start_on(rank)
 
     def _is_over(self, longest_s: float) -> bool:
         if self.elapsed_s() > longest_s:

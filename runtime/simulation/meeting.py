@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -67,22 +67,21 @@ class Store:
     def wait(self, keys: Collection[str], limit: timedelta) -> None:
         """Wait until all are set; RuntimeError after so long."""
         self._ask()
-        until_s = self._world.now_s + limit.total_seconds()
-        while not self._has(keys):
-            left_s = until_s - self._world.now_s
-            if left_s <= 0:
-                raise RuntimeError("wait timeout of the store")
-            self._shared.waiters.wait(left_s, f"keys of the store: {list(keys)[:2]}")
+
+        def are_there() -> bool:
             self._require()
+            return self._has(keys)
+
+        waits_for = f"keys of the store: {list(keys)[:2]}"
+        if not self._shared.waiters.wait_until(are_there, limit.total_seconds(), waits_for):
+            raise RuntimeError("wait timeout of the store")
 
     def _has(self, keys: Collection[str]) -> bool:
         return all(self._prefix + key in self._shared.values for key in keys)
 
     def _ask(self) -> None:
         self._require()
-        shared = self._shared
-        delay_s = shared.dice_s() if shared.dice_s is not None else ANSWER_S
-        self._world.park(self._world.now_s + delay_s, "the store")
+        self._world.park(self._world.now_s + ANSWER_S, "the store")
         self._require()
 
     def _require(self) -> None:
@@ -100,7 +99,6 @@ class Shared:
     values: dict[str, bytes] = field(default_factory=dict)
     is_gone: bool = False
     is_stopped: bool = False
-    dice_s: Callable[[], float] | None = None  # how long a question takes
 
 
 @dataclass
@@ -124,7 +122,6 @@ class Gloo:
         self._world = world
         self._network = network
         self._groups: dict[str, _Group] = {}
-        self.answers = self._answer
 
     def __call__(self, store: Store, rank: int, size: int, timeout: timedelta) -> GlooRank:
         """The group that meets under the store's prefix."""
@@ -136,9 +133,6 @@ class Gloo:
         for group in self._groups.values():
             if rank in group.ranks:
                 group.end()
-
-    def _answer(self) -> None:
-        """Nothing to do."""
 
 
 class _Group:
@@ -229,13 +223,12 @@ class GlooWork:
         """Wait until it is done; RuntimeError when the group has ended, or after its time."""
         group = self._group
         limit_s = self._timeout_s if timeout is None else timeout.total_seconds()
-        until_s = group.world.now_s + limit_s
-        while not self._operation.is_done:
-            if group.is_ended:
-                raise RuntimeError(CLOSED)
-            left_s = until_s - group.world.now_s
-            if left_s <= 0:
-                group.end()
-                raise RuntimeError("Timed out waiting for the collective [simulated]")
-            group.waiters.wait(left_s, "the library's all-reduce")
-        return True
+        is_settled = group.waiters.wait_until(
+            lambda: self._operation.is_done or group.is_ended, limit_s, "the library's all-reduce"
+        )
+        if self._operation.is_done:
+            return True
+        if is_settled:
+            raise RuntimeError(CLOSED)
+        group.end()
+        raise RuntimeError("Timed out waiting for the collective [simulated]")

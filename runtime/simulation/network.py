@@ -12,7 +12,6 @@ that take less than they could, FIN and reset.
 from __future__ import annotations
 
 import errno
-import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -122,6 +121,12 @@ class Network:
     def sent_until_s(self, sender: int) -> float:
         """When the rank's port has sent all that it has been given."""
         return max(self.world.now_s, self._sent_until_s.get(sender, 0.0))
+
+    def deliver(self, data: bytes, sender: Address, receiver: Address) -> None:
+        """A datagram arrives, if somebody is there."""
+        there = self.datagram_sockets.get(receiver)
+        if there is not None:
+            there.receive(data, sender)
 
     def lose_host(self, rank: int, *, resets: bool) -> None:
         """A rank's process is gone: its kernel closes what it had open, or resets it."""
@@ -240,7 +245,7 @@ class DatagramSocket(Endpoint):
             if network.passes_from_s(self.rank, receiver) > self.world.now_s or is_lost:
                 continue
             arrived_s = network.transit_s(self.rank, receiver, len(data)) + delay_s
-            self.world.at(arrived_s, network_delivers, network, bytes(data), self._address, address)
+            self.world.at(arrived_s, network.deliver, bytes(data), self._address, address)
         return len(data)
 
     def recv(self, most: int, flags: int = 0) -> bytes:
@@ -273,13 +278,6 @@ class DatagramSocket(Endpoint):
     def die(self, *, resets: bool) -> None:
         """Its process is gone."""
         self.close()
-
-
-def network_delivers(network: Network, data: bytes, sender: Address, receiver: Address) -> None:
-    """A datagram arrives, if somebody is there."""
-    there = network.datagram_sockets.get(receiver)
-    if there is not None:
-        there.receive(data, sender)
 
 
 class StreamSocket(Endpoint):
@@ -581,32 +579,34 @@ class Poll:
 
     def register(self, what: Any, events: int = EPOLLIN) -> None:
         """Wait for these events of a socket, too."""
-        number = what if isinstance(what, int) else what.fileno()
+        number = _descriptor(what)
         endpoint = self._network.sockets[number]
         self._wanted[number] = endpoint, events
         endpoint.pollers.append(self)
 
     def modify(self, what: Any, events: int) -> None:
         """Wait for these events of it."""
-        number = what if isinstance(what, int) else what.fileno()
+        number = _descriptor(what)
         endpoint, _ = self._wanted[number]
         self._wanted[number] = endpoint, events
 
     def unregister(self, what: Any) -> None:
         """Wait for it no more."""
-        number = what if isinstance(what, int) else what.fileno()
+        number = _descriptor(what)
         endpoint, _ = self._wanted.pop(number)
         endpoint.pollers.remove(self)
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
         """What is ready, when something is, or after so long."""
-        world = self._world
-        world.perhaps_switch()
-        is_bounded = timeout is not None and timeout >= 0
-        until_s = world.now_s + (timeout or 0.0) * self._unit_s if is_bounded else math.inf
-        while not (ready := self._ready()) and world.now_s < until_s:
-            left_s = until_s - world.now_s if is_bounded else None
-            self._waiters.wait(left_s, "sockets")
+        self._world.perhaps_switch()
+        limit_s = None if timeout is None or timeout < 0 else timeout * self._unit_s
+        ready: list[tuple[int, int]] = []
+
+        def is_one_ready() -> bool:
+            ready[:] = self._ready()
+            return bool(ready)
+
+        self._waiters.wait_until(is_one_ready, limit_s, "sockets")
         return ready
 
     def look(self) -> None:
@@ -628,6 +628,11 @@ class Poll:
             if ready:
                 found.append((number, ready))
         return found
+
+
+def _descriptor(what: Any) -> int:
+    """Of a socket, or the number itself."""
+    return what if isinstance(what, int) else int(what.fileno())
 
 
 class Selector:

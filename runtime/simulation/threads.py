@@ -35,12 +35,30 @@ class Waiters:
             if task in self._tasks:
                 self._tasks.remove(task)
 
+    def wait_until(
+        self, holds: Callable[[], object], timeout_s: float | None, waits_for: str
+    ) -> bool:
+        """Wait until something holds (true), looking whenever woken, or so long (false)."""
+        until_s = math.inf if timeout_s is None else self._world.now_s + timeout_s
+        while not holds():
+            if self._world.now_s >= until_s:
+                return False
+            self.wait(None if timeout_s is None else until_s - self._world.now_s, waits_for)
+        return True
+
     def wake(self, count: int | None = None) -> None:
         """Wake so many of them, or all."""
         left = len(self._tasks) if count is None else count
         while self._tasks and left > 0:
             self._world.wake(self._tasks.popleft())
             left -= 1
+
+
+def _limit_s(blocking: bool, timeout: float) -> float | None:
+    """How long a lock is waited for, from the arguments of ``acquire``; None: for ever."""
+    if not blocking:
+        return 0.0
+    return None if timeout < 0 else timeout
 
 
 class Threads:
@@ -99,12 +117,16 @@ class Thread:
 
     def start(self) -> None:
         """Begin; on the rank of who starts it."""
-        world = self._world
-        starter = world.current
+        starter = self._world.current
         assert starter is not None
-        self._task = world.start(starter.rank, self.name, self._run)
+        self.start_on(starter.rank)
+        self._world.perhaps_switch()
+
+    def start_on(self, rank: int) -> Task:
+        """Begin on a rank."""
+        self._task = self._world.start(rank, self.name, self._run)
         self._task.thread = self
-        world.perhaps_switch()
+        return self._task
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for its end, or so long."""
@@ -145,13 +167,12 @@ class Lock:
         """Take it; false if it is not to be had."""
         world = self._world
         world.perhaps_switch()
-        until_s = math.inf if timeout < 0 else world.now_s + timeout
-        while self._is_held and not world.is_over:
-            if not blocking or world.now_s >= until_s:
-                return False
-            self._waiters.wait(until_s - world.now_s if until_s < math.inf else None, "a lock")
-        self._is_held = True
-        return True
+        is_free = self._waiters.wait_until(
+            lambda: not self._is_held or world.is_over, _limit_s(blocking, timeout), "a lock"
+        )
+        if is_free:
+            self._is_held = True
+        return is_free
 
     def release(self) -> None:
         """Let another have it."""
@@ -185,14 +206,13 @@ class RLock:
             self._count += 1
             return True
         world.perhaps_switch()
-        until_s = math.inf if timeout < 0 else world.now_s + timeout
-        while self._owner is not None and not world.is_over:
-            if not blocking or world.now_s >= until_s:
-                return False
-            self._waiters.wait(until_s - world.now_s if until_s < math.inf else None, "a lock")
-        self._owner = world.current
-        self._count = 1
-        return True
+        is_free = self._waiters.wait_until(
+            lambda: self._owner is None or world.is_over, _limit_s(blocking, timeout), "a lock"
+        )
+        if is_free:
+            self._owner = world.current
+            self._count = 1
+        return is_free
 
     def release(self) -> None:
         """Give it back once."""
@@ -290,12 +310,8 @@ class Event:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set, or so long; whether it is."""
-        world = self._world
-        world.perhaps_switch()
-        until_s = math.inf if timeout is None else world.now_s + timeout
-        while not self._is_set and world.now_s < until_s:
-            self._waiters.wait(None if timeout is None else until_s - world.now_s, "an event")
-        return self._is_set
+        self._world.perhaps_switch()
+        return self._waiters.wait_until(self.is_set, timeout, "an event")
 
 
 class SimpleQueue:
@@ -314,13 +330,10 @@ class SimpleQueue:
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """The oldest, when there is one; queue.Empty after so long."""
-        world = self._world
-        world.perhaps_switch()
-        until_s = math.inf if timeout is None else world.now_s + timeout
-        while not self._items:
-            if not block or world.now_s >= until_s:
-                raise queue.Empty
-            self._waiters.wait(None if timeout is None else until_s - world.now_s, "a queue")
+        self._world.perhaps_switch()
+        limit_s = timeout if block else 0.0
+        if not self._waiters.wait_until(lambda: self._items, limit_s, "a queue"):
+            raise queue.Empty
         return self._items.popleft()
 
     def get_nowait(self) -> Any:

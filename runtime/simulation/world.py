@@ -134,7 +134,6 @@ class World:
         self.pause = pause
         self.pause_s = pause_s
         self.switch = switch
-        self.on_step: list[Callable[[], None]] = []  # called after each; for what must always hold
         self._most_steps = most_steps
         self._runnable: list[Task] = []
         self._stopped: dict[int, list[Task]] = {}  # by rank that is stopped: who could go on
@@ -272,8 +271,6 @@ class World:
             waiting = [task for task in self.tasks if not task.is_over]
             alive = [task for task in waiting if task.rank not in self._dead]
             raise Stuck(f"at {self.now_s - BEGIN_S:.3f} s nothing can go on: {alive}")
-        for look in self.on_step:
-            look()
 
     def _next_task(self) -> Task | None:
         """One of those that can go on; of a rank that is stopped or dead none can."""

@@ -8,10 +8,14 @@ empty line) and comments are not counted, a link counts as its text.
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+from docs.site.reference import FLOORS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -122,6 +126,12 @@ def anchor(heading: str) -> str:
     """The anchor of a heading."""
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
     return re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+
+
+def named(name: str) -> Any:
+    """What a page names; parts of latecomer stand there without ``latecomer.`` before them."""
+    is_ours = name.partition(".")[0] in FLOORS
+    return pkgutil.resolve_name(f"latecomer.{name}" if is_ours else name)
 
 
 def pages() -> list[Page]:

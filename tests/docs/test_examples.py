@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.site.reference import FLOORS
 from tests.runtime.spawning import on_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +27,7 @@ ENVIRONMENT = {"TORCHELASTIC_USE_AGENT_STORE": "True"}  # torchrun's: its store 
 
 
 def _modules():
-    for package in ("verify", "synth", "runtime"):
+    for package in FLOORS:
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             name = ".".join(("latecomer", *parts))

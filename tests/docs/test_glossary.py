@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pkgutil
 import re
 
 import pytest
 
-from tests.docs.pages import DOCS, Page
+from tests.docs.pages import DOCS, Page, named
 
 GLOSSARY = Page(DOCS / "glossary.md")
 ROWS = re.findall(r"^\| ([^|`]+?) \| (.+) \| (`[^|]+`) \|$", GLOSSARY.text, re.MULTILINE)
@@ -16,8 +15,7 @@ NAMES = sorted({name for _, _, cell in ROWS for name in re.findall(r"`([^`]+)`",
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_glossary_names_is_there(name):
-    ours = name.split(".")[0] in ("verify", "synth", "runtime")
-    pkgutil.resolve_name(f"latecomer.{name}" if ours else name)
+    named(name)
 
 
 def test_every_word_has_a_meaning_and_a_name():

@@ -36,7 +36,6 @@ from tests.simulation.plan import Cut, Kill, Plan, Stop, StoreTrouble
 
 BASE = 8  # more than the ranks of a plan: each rank's share of a sum is a digit of it
 CLOSING_S = 40.0  # a rank that closes waits this long at most, all its waits together
-SLACK_S = 5.0
 STORE_S = 5.0  # see store_exchange.ANSWER_S
 
 
@@ -47,9 +46,7 @@ class Told:
     results: dict[int, str] = field(default_factory=dict)  # by operation: right, or what is wrong
     errors: dict[int, str] = field(default_factory=dict)
     failure: RankFailure | None = None
-    waits_s: dict[int, float] = field(default_factory=dict)  # by operation, from its submission
     ways: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    is_closed: bool = False
     silent: list[int] = field(default_factory=list)  # operations taken after an error
 
 
@@ -159,42 +156,37 @@ def _rank(plan: Plan, told: Told, rank: int, store: Store) -> None:
         _operate(plan, told, rank, engine)
     finally:
         engine.close()
-        told.is_closed = True
         if isinstance(engine, AllReduceDispatcher):
             told.ways = {record.operation: (record.way, record.late) for record in engine.records}
 
 
 def _operate(plan: Plan, told: Told, rank: int, engine: Any) -> None:
-    flying: list[tuple[int, torch.Tensor, Any, float]] = []
+    flying: list[tuple[int, Any]] = []  # operations, and their works
+
+    def failed(operation: int, error: LatecomerError) -> None:
+        told.errors[operation] = str(error)
+        if isinstance(error, RankFailure):
+            told.failure = told.failure or error
 
     def wait_for_oldest() -> None:
-        operation, _, work, submitted_s = flying.pop(0)
+        operation, work = flying.pop(0)
         try:
-            result = work.wait()
+            told.results[operation] = _wrong(plan, operation, work.wait())
         except LatecomerError as error:
-            told.errors[operation] = str(error)
-            if isinstance(error, RankFailure):
-                told.failure = told.failure or error
-        else:
-            told.results[operation] = _wrong(plan, operation, result)
-        told.waits_s[operation] = host.monotonic() - submitted_s
+            failed(operation, error)
 
     for operation, elements in enumerate(plan.sizes):
         if plan.lateness_s[rank]:
             host.sleep(plan.lateness_s[rank])
-        tensor = _contribution(rank, elements)
         had_error = bool(told.errors)
-        submitted_s = host.monotonic()
         try:
-            work = _submit(plan, engine, operation, tensor)
+            work = _submit(plan, engine, operation, _contribution(rank, elements))
         except LatecomerError as error:
-            told.errors[operation] = str(error)
-            if isinstance(error, RankFailure):
-                told.failure = told.failure or error
+            failed(operation, error)
             continue
         if had_error:
             told.silent.append(operation)
-        flying.append((operation, tensor, work, submitted_s))
+        flying.append((operation, work))
         if len(flying) >= plan.window:
             wait_for_oldest()
     while flying:
@@ -269,15 +261,17 @@ def made(name: str, ranks: int) -> Runnable:
 
 def _contribution(rank: int, elements: int) -> torch.Tensor:
     """Rank r's numbers: 8^r times 1, 2 or 3."""
-    return (torch.arange(elements) % 3 + 1).float() * BASE**rank
+    return _pattern(elements) * BASE**rank
+
+
+def _pattern(elements: int) -> torch.Tensor:
+    return (torch.arange(elements) % 3 + 1).float()
 
 
 def _wrong(plan: Plan, operation: int, result: torch.Tensor) -> str:
     """Empty if the result is the sum of all contributions, once each; else what is wrong."""
     elements = plan.sizes[operation]
-    expected = (torch.arange(elements) % 3 + 1).float() * sum(
-        BASE**rank for rank in range(plan.ranks)
-    )
+    expected = _pattern(elements) * sum(BASE**rank for rank in range(plan.ranks))
     if torch.equal(result, expected):
         return ""
     place = int((result != expected).nonzero()[0])
@@ -298,7 +292,7 @@ def _problems(
             continue
 
         if not outcome.is_over:
-            waits = [job.descriptions[task.number] for task in job.unfinished if task.rank == rank]
+            waits = job.unfinished.get(rank, [])
             problems.append(f"rank {rank} has not returned after {job.elapsed_s():.1f} s: {waits}")
             continue
         problems += _problems_of_rank(plan, rank, outcome, says)
@@ -316,23 +310,29 @@ def _problems_of_rank(plan: Plan, rank: int, outcome: Outcome, says: Told) -> li
         problems.append(f"rank {rank} was ended by {error!r}: {text}")
     if error is None and len(says.results) + len(says.errors) != len(plan.sizes):
         problems.append(f"rank {rank} has lost operations")
-    failures = [failure for failure in (says.failure, error) if isinstance(failure, RankFailure)]
     if not plan.may_fail and (says.errors or error is not None):
         text = next(iter(says.errors.values()), str(error))
         problems.append(f"rank {rank} failed though nothing has happened: {text}")
-    for failure in failures:
-        innocent = set(failure.ranks) - plan.culprits
-        if failure is error:
-            continue  # at the start, who waits for one that does not come is missing, too
-        has_cut = any(isinstance(fault, Cut) for fault in plan.faults)
-        if has_cut and set(failure.ranks) & plan.culprits:
-            continue  # those between whom nothing passes hold up all others, in a circle
-        # One that was stopped, or cut off, comes back to others that have given up.
-        if innocent and plan.may_fail and rank not in plan.culprits:
-            problems.append(f"rank {rank} blames {sorted(innocent)}, which live: {failure}")
+    # What ended it at the start is judged with the others': who waits for one that does not come is
+    # missing, too.
+    if says.failure is not None and says.failure is not error:
+        innocent = _innocent(plan, rank, says.failure)
+        if innocent:
+            problems.append(f"rank {rank} blames {innocent}, which live: {says.failure}")
     if says.silent:
         problems.append(f"rank {rank} goes on after an error: operations {says.silent}")
     return problems
+
+
+def _innocent(plan: Plan, rank: int, failure: RankFailure) -> list[int]:
+    """Ranks that a failure of ``rank`` names without a reason."""
+    named = set(failure.ranks)
+    has_cut = any(isinstance(fault, Cut) for fault in plan.faults)
+    if not plan.may_fail or rank in plan.culprits:
+        return []  # one that was stopped, or cut off, comes back to others that have given up
+    if has_cut and named & plan.culprits:
+        return []  # those between whom nothing passes hold up all others, in a circle
+    return sorted(named - plan.culprits)
 
 
 def _blames_at_start(plan: Plan, outcomes: dict[int, Outcome]) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.site.reference import FLOORS
 from tests.docs.sessions import ROOT, sessions
 from tests.runtime.spawning import execute
 from tests.runtime.test_own_script import train_and_look
@@ -21,7 +22,7 @@ from tests.runtime.test_own_script import train_and_look
 pytestmark = pytest.mark.wheel
 
 MOST_BYTES = 2_000_000
-PARTS = ("ddp.py", "command.py", "py.typed", "synth", "verify", "runtime")
+PARTS = ("ddp.py", "command.py", "py.typed", *FLOORS)
 DATA = ("verify/viewer/assets/page.css", "runtime/telemetry/page/arrivals.js")
 
 
@@ -63,7 +64,7 @@ def test_what_is_built_is_whole_and_small(built):
         packed = {member.name for member in archive if member.isfile()}
     modules = {
         f"latecomer/{path.relative_to(ROOT)}"
-        for part in ("synth", "verify", "runtime")
+        for part in FLOORS
         for path in (ROOT / part).rglob("*.py")
     }
     expected = modules | {f"latecomer/{name}" for name in DATA}

@@ -14,9 +14,8 @@ from latecomer.verify.errors import ScheduleRefused
 from latecomer.verify.pipeline import PipelineSchedule, check, decode, decode_csv, lowered
 from tests.verify.pipeline.documents import all_right
 
-loading = importlib.import_module(
-    "latecomer.runtime.pipeline.load"
-)  # the package has a function of its name
+# the package has a function of its name
+loading = importlib.import_module("latecomer.runtime.pipeline.load")
 NAMES = ["single", "1f1b", "1f1b-messages", "zero-bubble", "looped-slow", "vee"]
 
 
