@@ -50,25 +50,11 @@ class ClosedFormPart(Runnable):
 
         ScheduleRefused if the whole is not proved, or a part is not what the whole has there.
         """
-        from latecomer.synth.straggler.own import own_part
-
-        n = self.schedule.ranks
-        k = self.schedule.chunks
-        positions = {n - 1, self._rank, self._rank - 1} - {-1}
         with self._lock:
-            if self._programs:
-                return
-            parts = {position: own_part(n, position, k) for position in positions}
-
-            if n * k <= PROVED:
-                proved = proved_whole(n, k).schedule
-                for position, part in parts.items():
-                    require_part(part, position, proved)
-
-            self._programs = {
-                position: rank_program(part, position, alone=True)
-                for position, part in parts.items()
-            }
+            if not self._programs:
+                self._programs = proved_programs(
+                    ranks=self.schedule.ranks, rank=self._rank, chunks=self.schedule.chunks
+                )
 
     def program(self, rank: int, late: tuple[int, ...]) -> RankProgram:
         """Its part with this late rank; ``rank`` is its own."""
@@ -82,6 +68,24 @@ class ClosedFormPart(Runnable):
         program = self._programs[position]
         ends = tuple(replace(end, peer=rank_at[end.peer]) for end in program.ends)
         return replace(program, ends=ends)
+
+
+def proved_programs(ranks: int, rank: int, chunks: int) -> dict[int, RankProgram]:
+    """What a rank does in its positions, by position, the last rank late.
+
+    ScheduleRefused if the whole is not proved, or a part is not what the whole has there.
+    """
+    from latecomer.synth.straggler.own import own_part
+
+    positions = {ranks - 1, rank, rank - 1} - {-1}
+    parts = {position: own_part(ranks, position, chunks) for position in positions}
+
+    if ranks * chunks <= PROVED:
+        proved = proved_whole(ranks, chunks).schedule
+        for position, part in parts.items():
+            require_part(part, position, proved)
+
+    return {position: rank_program(part, position, alone=True) for position, part in parts.items()}
 
 
 def proved_whole(ranks: int, chunks: int) -> Verified:

@@ -78,7 +78,7 @@ class Job:
             for rank in range(self.ranks):
                 self.mains[rank] = self._start(rank, body)
             try:
-                self.world.run(lambda: self._is_over(longest_s))
+                self.world.run(self._is_over, longest_s)
             finally:
                 for task in self.world.tasks:
                     if not task.is_over:
@@ -113,9 +113,7 @@ class Job:
 
         return Thread(self.world, target=main, name="main").start_on(rank)
 
-    def _is_over(self, longest_s: float) -> bool:
-        if self.elapsed_s() > longest_s:
-            return True
+    def _is_over(self) -> bool:
         return all(task.is_over or self.world.is_dead(rank) for rank, task in self.mains.items())
 
     def _attributes(self) -> dict[str, Any]:

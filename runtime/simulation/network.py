@@ -159,16 +159,16 @@ class Endpoint:
         self.world = network.world
         self.rank = rank
         self.is_closed = False
-        self._number = self.world.number()
+        self.number = self.world.number()
         self._address: Address = (address_of(rank), 0)
         self._blocks = True
         self._readers = Waiters(self.world)
         self.pollers: list[Poll] = []
-        network.sockets[self._number] = self
+        network.sockets[self.number] = self
 
     def fileno(self) -> int:
         """Its descriptor."""
-        return -1 if self.is_closed else self._number
+        return -1 if self.is_closed else self.number
 
     def setblocking(self, flag: bool) -> None:
         """Whether calls wait."""
@@ -194,7 +194,7 @@ class Endpoint:
         """It may be ready for something: who waits for that looks."""
         self._readers.wake()
         for poller in list(self.pollers):
-            poller.look()
+            poller.look(self)
 
     def __enter__(self) -> Any:
         return self
@@ -205,7 +205,7 @@ class Endpoint:
     def close(self) -> None:
         """Give it up."""
         self.is_closed = True
-        self.network.sockets.pop(self._number, None)
+        self.network.sockets.pop(self.number, None)
 
     def _wait_or_raise(self, flags: int) -> None:
         if not self._blocks or flags & MSG_DONTWAIT:
@@ -609,9 +609,11 @@ class Poll:
         self._waiters.wait_until(is_one_ready, limit_s, "sockets")
         return ready
 
-    def look(self) -> None:
-        """Something may be ready."""
-        self._waiters.wake()
+    def look(self, endpoint: Any) -> None:
+        """A socket has changed: who polls goes on if it is ready for what was asked."""
+        _, events = self._wanted[endpoint.number]
+        if endpoint.ready() & (events | EPOLLERR_HUP):
+            self._waiters.wake()
 
     def close(self) -> None:
         """Wait for nothing any more."""

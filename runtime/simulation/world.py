@@ -138,6 +138,7 @@ class World:
         self._runnable: list[Task] = []
         self._stopped: dict[int, list[Task]] = {}  # by rank that is stopped: who could go on
         self._dead: set[int] = set()
+        self._has_lost = False  # a task or a rank, since it was asked whether all is over
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = 0
         self._scheduling = Dice(seed, "scheduling")
@@ -225,16 +226,25 @@ class World:
     def kill(self, rank: int) -> None:
         """No task of the rank ever goes on."""
         self._dead.add(rank)
+        self._has_lost = True
         self._stopped.pop(rank, None)
 
     def is_dead(self, rank: int) -> bool:
         """Whether it was killed."""
         return rank in self._dead
 
-    def run(self, until: Callable[[], bool]) -> None:
-        """Let everything happen until ``until()`` holds; Stuck if nothing can any more."""
+    def run(self, until: Callable[[], bool], longest_s: float) -> None:
+        """Let everything happen until ``until()`` holds, or for so long; Stuck if nothing can.
+
+        It is asked after a task has ended and after a rank has been killed.
+        """
         assert self._hub is greenlet.getcurrent()
-        while not until():
+        end_s = self.now_s + longest_s
+        while self.now_s <= end_s:
+            if self._has_lost:
+                self._has_lost = False
+                if until():
+                    return
             if self.steps >= self._most_steps:
                 raise TooLong(f"after {self.steps} steps, at {self.now_s - BEGIN_S:.3f} s")
             self._step()
@@ -260,6 +270,7 @@ class World:
             task.greenlet.switch()
             self.current = None
             if task.is_over:
+                self._has_lost = True
                 for waiter in list(task.waiters):
                     self.wake(waiter)
         elif self._events:

@@ -7,8 +7,9 @@ that adds up as the schedule does.
 
 from __future__ import annotations
 
+import contextlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -17,6 +18,7 @@ from unittest import mock
 import torch
 
 from latecomer import synth
+from latecomer.runtime.executor import closed_form
 from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.executor.load import Runnable, load
 from latecomer.runtime.executor.tcp import connection
@@ -94,7 +96,7 @@ def execute(plan: Plan) -> Execution:
     _arrange(job, plan)
     outcomes: dict[int, Outcome] = {}
     try:
-        with mock.patch.object(connection, "READS", plan.reads):
+        with _made_once(), mock.patch.object(connection, "READS", plan.reads):
             outcomes = job.run(
                 lambda rank, size, store: _rank(plan, told[rank], rank, store),
                 longest_s=_longest_s(plan),
@@ -243,6 +245,23 @@ def _make_candidates(plan: Plan) -> None:
     most_late = _options(plan).at_most_late(plan.ranks)
     with mock.patch.object(synth_candidates, "SEARCH_S", 600.0):
         candidates._made(plan.ranks, most_late, ALONE)
+
+
+PROGRAMS = cache(closed_form.proved_programs)
+CANDIDATES = cache(candidates._proved)
+
+
+@contextlib.contextmanager
+def _made_once() -> Iterator[None]:
+    """What each rank of a job makes and proves for itself is made once for this whole process.
+
+    It is the same each time and takes a second where all candidates are made at the start.
+    """
+    with (
+        mock.patch.object(closed_form, "proved_programs", PROGRAMS),
+        mock.patch.object(candidates, "_proved", CANDIDATES),
+    ):
+        yield
 
 
 @cache
