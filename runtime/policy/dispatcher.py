@@ -270,6 +270,7 @@ class AllReduceDispatcher:
             try:
                 group.all_gather("native")
                 self._native = native_way(self.executor, group.under("native"), self._ended)
+                started.callback(self._native.close, AT_ONCE_S)
 
                 def run_schedule(tensor: torch.Tensor) -> None:
                     self.executor.submit(tensor).wait(ON_HOST)

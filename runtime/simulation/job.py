@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,10 @@ from latecomer.runtime.host import host
 from latecomer.runtime.simulation.meeting import Gloo, Store
 from latecomer.runtime.simulation.network import Network, Weather
 from latecomer.runtime.simulation.threads import Thread, Threads
-from latecomer.runtime.simulation.world import BEGIN_S, Task, World
+from latecomer.runtime.simulation.world import BEGIN_S, Stuck, Task, World
 from latecomer.runtime.telemetry.recorder import LIVE
 
+LINGER_S = 20.0  # what a rank that has returned may still do: more than any of its waits
 UNIX_S = 1_700_000_000.0  # when worlds begin
 
 
@@ -49,11 +50,17 @@ class Job:
         ranks: their number.
         seed: decides everything that could be otherwise.
         weather: what the network does.
+        drifts: seconds per second by which each rank's clock runs ahead; all run alike without.
         of_world: ``switch``, ``pause`` and so on, see :class:`World`.
     """
 
     def __init__(
-        self, ranks: int, seed: int, weather: Weather | None = None, **of_world: Any
+        self,
+        ranks: int,
+        seed: int,
+        weather: Weather | None = None,
+        drifts: Sequence[float] = (),
+        **of_world: Any,
     ) -> None:
         self.ranks = ranks
         self.world = World(seed, **of_world)
@@ -66,10 +73,10 @@ class Job:
         self.unfinished: dict[int, list[str]] = {}
         clocks = self.world.dice("clocks")
         self.offsets_s = [clocks.between(0.0, 5000.0) for _ in range(ranks)]
-        self.drifts = [0.0] * ranks
+        self.drifts = tuple(drifts) or (0.0,) * ranks
 
     def run(self, body: Body, *, longest_s: float = 3600.0) -> dict[int, Outcome]:
-        """Run it on all ranks until all are over or dead, or for so long; once.
+        """Run it on all ranks until all are over or dead, or for so long, once; then their threads.
 
         Raises:
             Stuck, TooLong: see :class:`World`.
@@ -78,7 +85,9 @@ class Job:
             for rank in range(self.ranks):
                 self.mains[rank] = self._start(rank, body)
             try:
-                self.world.run(self._is_over, longest_s)
+                self.world.run(self._are_mains_over, longest_s)
+                with contextlib.suppress(Stuck):  # threads that wait for ever are unfinished, too
+                    self.world.run(self._are_threads_over, LINGER_S)
             finally:
                 for task in self.world.tasks:
                     if not task.is_over:
@@ -95,6 +104,10 @@ class Job:
     def elapsed_s(self) -> float:
         """How long the job has run, in its world."""
         return self.world.now_s - BEGIN_S
+
+    def clock_s(self, rank: int) -> float:
+        """What the rank's clock shows: it began somewhere, and drifts."""
+        return self.world.now_s * (1.0 + self.drifts[rank]) + self.offsets_s[rank]
 
     def kill(self, rank: int, *, resets: bool = False) -> None:
         """End a rank's process at once; its kernel closes what it had open, or resets it."""
@@ -113,8 +126,11 @@ class Job:
 
         return Thread(self.world, target=main, name="main").start_on(rank)
 
-    def _is_over(self) -> bool:
+    def _are_mains_over(self) -> bool:
         return all(task.is_over or self.world.is_dead(rank) for rank, task in self.mains.items())
+
+    def _are_threads_over(self) -> bool:
+        return all(task.is_over or self.world.is_dead(task.rank) for task in self.world.tasks)
 
     def _attributes(self) -> dict[str, Any]:
         world = self.world
@@ -124,7 +140,7 @@ class Job:
             task = world.current
             if task is None:
                 return world.now_s
-            return world.now_s * (1.0 + self.drifts[task.rank]) + self.offsets_s[task.rank]
+            return self.clock_s(task.rank)
 
         def sleep(seconds: float) -> None:
             world.park(world.now_s + seconds, "time to pass")

@@ -236,9 +236,10 @@ class World:
     def run(self, until: Callable[[], bool], longest_s: float) -> None:
         """Let everything happen until ``until()`` holds, or for so long; Stuck if nothing can.
 
-        It is asked after a task has ended and after a rank has been killed.
+        It is asked at first, after a task has ended, and after a rank has been killed.
         """
         assert self._hub is greenlet.getcurrent()
+        self._has_lost = True
         end_s = self.now_s + longest_s
         while self.now_s <= end_s:
             if self._has_lost:

@@ -21,7 +21,6 @@ from latecomer import synth
 from latecomer.runtime.executor import closed_form
 from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.executor.load import Runnable, load
-from latecomer.runtime.executor.tcp import connection
 from latecomer.runtime.host import host
 from latecomer.runtime.policy import candidates
 from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
@@ -34,10 +33,13 @@ from latecomer.runtime.simulation.network import Weather
 from latecomer.runtime.simulation.world import BEGIN_S, SimulationError
 from latecomer.synth import candidates as synth_candidates
 from latecomer.verify.errors import LatecomerError, RankFailure
+from tests.simulation.invariants import Watched
+from tests.simulation.places import bending
 from tests.simulation.plan import Cut, Kill, Plan, Stop, StoreTrouble
 
 BASE = 8  # more than the ranks of a plan: each rank's share of a sum is a digit of it
 CLOSING_S = 40.0  # a rank that closes waits this long at most, all its waits together
+ASKER = "latecomer-store"  # a thread that waits for a store for as long as that does not answer
 STORE_S = 5.0  # see store_exchange.ANSWER_S
 
 
@@ -84,6 +86,7 @@ def execute(plan: Plan) -> Execution:
         plan.ranks,
         plan.seed,
         weather,
+        plan.drifts,
         switch=plan.switch,
         pause=plan.pause,
         pause_s=plan.pause_s,
@@ -94,9 +97,10 @@ def execute(plan: Plan) -> Execution:
     if plan.kind != "executor":
         _make_candidates(plan)
     _arrange(job, plan)
+    watched = Watched(job, clocks_are_good=plan.clocks_are_good)
     outcomes: dict[int, Outcome] = {}
     try:
-        with _made_once(), mock.patch.object(connection, "READS", plan.reads):
+        with _made_once(), bending(plan.bent), watched.looking():
             outcomes = job.run(
                 lambda rank, size, store: _rank(plan, told[rank], rank, store),
                 longest_s=_longest_s(plan),
@@ -107,6 +111,8 @@ def execute(plan: Plan) -> Execution:
     execution.trace = job.world.trace
     execution.steps = job.world.steps
     execution.elapsed_s = job.elapsed_s()
+    watched.look_at_tensors()
+    execution.problems += watched.problems
     execution.problems += _problems(plan, job, outcomes, told)
     return execution
 
@@ -335,6 +341,10 @@ def _problems_of_rank(plan: Plan, rank: int, outcome: Outcome, says: Told) -> li
     # What ended it at the start is judged with the others': who waits for one that does not come is
     # missing, too.
     if says.failure is not None and says.failure is not error:
+        killed = plan.only_killed
+        if killed is not None and set(says.failure.ranks) != {killed}:
+            text = f"rank {rank} does not name rank {killed}, which alone was killed"
+            problems.append(f"{text}: {says.failure}")
         innocent = _innocent(plan, rank, says.failure)
         if innocent:
             problems.append(f"rank {rank} blames {innocent}, which live: {says.failure}")
@@ -360,7 +370,8 @@ def _blames_at_start(plan: Plan, outcomes: dict[int, Outcome]) -> list[str]:
     for outcome in outcomes.values():
         if isinstance(outcome.error, RankFailure):
             named |= set(outcome.error.ranks)
-    if plan.culprits and named and not named & plan.culprits:
+    has_store = not any(isinstance(fault, StoreTrouble) for fault in plan.faults)  # to tell others
+    if plan.culprits and has_store and named and not named & plan.culprits:
         return [f"ranks {sorted(named)} are blamed for the start, and none that did not come"]
     return []
 
@@ -377,10 +388,15 @@ def _disagreements(told: dict[int, Told]) -> list[str]:
 
 
 def _left_behind(job: Job, outcomes: dict[int, Outcome]) -> list[str]:
-    """Sockets of ranks that have returned."""
+    """Sockets and threads of ranks that have returned."""
     problems = []
     for rank, outcome in outcomes.items():
-        left = [each for each in job.network.sockets.values() if each.rank == rank]
-        if outcome.is_over and not job.world.is_dead(rank) and left:
-            problems.append(f"rank {rank} leaves {len(left)} sockets behind")
+        if not outcome.is_over or job.world.is_dead(rank):
+            continue
+        sockets = [each for each in job.network.sockets.values() if each.rank == rank]
+        if sockets:
+            problems.append(f"rank {rank} leaves {len(sockets)} sockets behind")
+        threads = [each for each in job.unfinished.get(rank, []) if ASKER not in each]
+        if threads:
+            problems.append(f"rank {rank} leaves threads behind: {threads}")
     return problems

@@ -11,12 +11,16 @@ from typing import Literal
 
 import msgspec
 
+from latecomer.runtime.network.clock import DRIFT
 from latecomer.runtime.simulation.world import Dice
+from tests.simulation.places import bent, most_elements
 
 Kind = Literal["executor", "auto", "eager", "predict", "static", "native"]
 KINDS: tuple[Kind, ...] = ("executor", "auto", "eager", "predict", "static", "native")
 SCHEDULES = ("straggler", "ring", "rhd", "direct", "doubling", "tree")
 SIZES = (0, 1, 5, 100, 3_000, 20_000, 70_000)  # elements
+
+SHORT = 0.05  # of the time-out: a pause for which no rank gives up another
 
 
 class Kill(msgspec.Struct, frozen=True, tag=True):
@@ -78,7 +82,8 @@ class Plan(msgspec.Struct, frozen=True):
     switch: float
     pause: float
     pause_s: float
-    reads: int  # from one connection before others have their turn
+    drifts: tuple[float, ...]  # by rank: seconds per second by which its clock runs ahead
+    bent: dict[str, int]  # places of the shipped code, see tests.simulation.places
 
     def as_json(self) -> str:
         """In one line."""
@@ -96,9 +101,26 @@ class Plan(msgspec.Struct, frozen=True):
         return frozenset(named)
 
     @property
+    def only_killed(self) -> int | None:
+        """The rank that is killed, if nothing else happens that could cost a rank its life."""
+        serious = [fault for fault in self.faults if not self._is_harmless(fault)]
+        if len(serious) == 1 and isinstance(serious[0], Kill):
+            return serious[0].rank
+        return None
+
+    @property
+    def clocks_are_good(self) -> bool:
+        """Whether no two clocks drift apart faster than the code allows for."""
+        return max(self.drifts) - min(self.drifts) <= DRIFT
+
+    @property
     def may_fail(self) -> bool:
         """Whether anything happens for which an operation may fail."""
-        return bool(self.faults)
+        return not all(self._is_harmless(fault) for fault in self.faults)
+
+    def _is_harmless(self, fault: Fault) -> bool:
+        """Whether it is over long before anybody may be given up: see ``health.checks.Limits``."""
+        return isinstance(fault, Stop | Cut) and fault.for_s <= SHORT * self.timeout_s
 
 
 def read(text: str) -> Plan:
@@ -115,6 +137,8 @@ def drawn(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Plan:
     latency_s = dice.one_of((5e-6, 2e-4, 5e-3))
     operations = 1 + dice.below(12)
     sizes = tuple(dice.one_of(SIZES) for _ in range(operations))
+    places = bent(seed)
+    sizes = tuple(min(size, most_elements(places)) for size in sizes)
     has_late = dice.happens(0.6)
     window = 1 + dice.below(4)
     timeout_s = max(
@@ -151,8 +175,15 @@ def drawn(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Plan:
         switch=dice.one_of((0.0, 0.1, 0.5)),
         pause=dice.one_of((0.0, 0.0, 0.003, 0.02)),
         pause_s=dice.one_of((0.0005, 0.01)),
-        reads=dice.one_of((1, 16, 16)),
+        drifts=_drifts(Dice(seed, "drifts"), ranks),
+        bent=places,
     )
+
+
+def _drifts(dice: Dice, ranks: int) -> tuple[float, ...]:
+    """Of clocks as good as the code takes them to be, or of some that are far worse."""
+    most = dice.one_of((0.0, DRIFT / 2, DRIFT / 2, 0.02))
+    return tuple(dice.between(-most, most) for _ in range(ranks))
 
 
 def _faults(dice: Dice, ranks: int, timeout_s: float) -> tuple[Fault, ...]:
@@ -160,12 +191,12 @@ def _faults(dice: Dice, ranks: int, timeout_s: float) -> tuple[Fault, ...]:
     if dice.happens(0.25):
         faults.append(Kill(dice.below(ranks), _moment_s(dice), dice.happens(0.5)))
     if dice.happens(0.15):
-        for_s = timeout_s * dice.one_of((0.05, 0.4, 3.0))
+        for_s = timeout_s * dice.one_of((SHORT, 0.4, 3.0))
         faults.append(Stop(dice.below(ranks), _moment_s(dice), for_s))
     if dice.happens(0.15):
         sender = dice.below(ranks)
         receiver = (sender + 1 + dice.below(ranks - 1)) % ranks
-        for_s = timeout_s * dice.one_of((0.05, 0.3, 3.0))
+        for_s = timeout_s * dice.one_of((SHORT, 0.3, 3.0))
         faults.append(Cut(sender, receiver, _moment_s(dice), for_s, dice.happens(0.5)))
     if dice.happens(0.05):
         faults.append(StoreTrouble(_moment_s(dice), dice.happens(0.5)))

@@ -19,7 +19,6 @@ CALM: dict[str, Any] = {
     "pause": 0.0,
     "switch": 0.0,
     "window": 1,
-    "reads": 16,
     "buffer": 262_144,
 }
 
@@ -57,6 +56,11 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
     for name, calm in CALM.items():
         if getattr(plan, name) != calm:
             yield msgspec.structs.replace(plan, **{name: calm})
+    if any(plan.drifts):
+        yield msgspec.structs.replace(plan, drifts=(0.0,) * plan.ranks)
+    for name in plan.bent:
+        bent = {other: number for other, number in plan.bent.items() if other != name}
+        yield msgspec.structs.replace(plan, bent=bent)
     if any(plan.lateness_s):
         yield msgspec.structs.replace(plan, lateness_s=(0.0,) * plan.ranks)
     if len(plan.schedules) > 1:
@@ -73,5 +77,9 @@ def _without_last_rank(plan: Plan) -> Iterator[Plan]:
 
     faults = tuple(fault for fault in plan.faults if fits(fault))
     yield msgspec.structs.replace(
-        plan, ranks=ranks, lateness_s=plan.lateness_s[:ranks], faults=faults
+        plan,
+        ranks=ranks,
+        lateness_s=plan.lateness_s[:ranks],
+        drifts=plan.drifts[:ranks],
+        faults=faults,
     )

@@ -6,10 +6,16 @@ import logging
 
 import msgspec
 
+from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.executor.tcp import transfer
 from latecomer.runtime.health import diagnosis
+from latecomer.runtime.network import clock
+from latecomer.runtime.policy.agent import Decided, RankAgent
+from latecomer.runtime.policy.messages import Decision
+from latecomer.runtime.work import AllReduceWork
 from tests.runtime.spawning import python
 from tests.simulation.execution import execute
+from tests.simulation.places import PLACES, bending, bent
 from tests.simulation.plan import Kill, drawn, read
 from tests.simulation.shrink import shrunk
 from tests.simulation.swarm import run_stretch
@@ -80,6 +86,15 @@ def test_an_operation_without_elements_needs_no_word_of_who_has_closed():
         assert execute(empty).problems == []
 
 
+def test_a_start_that_fails_leaves_no_thread():
+    """The one that waits for native all-reduces went on for ever."""
+    calm = msgspec.structs.replace(drawn(686), bent={}, pause=0.0, short=0.0)
+    assert calm.kind == "native"
+    for milliseconds in range(80, 120, 4):
+        kill = Kill(rank=0, at_s=milliseconds / 1000, resets=False)
+        assert execute(msgspec.structs.replace(calm, faults=(kill,))).problems == []
+
+
 def test_a_send_that_does_not_wait_for_its_data_is_noticed_and_shrunk(monkeypatch):
     monkeypatch.setattr(transfer.TransferState, "limit", lambda state, i: state.size[i])
     failing = next(plan for plan in map(_executor, range(200)) if execute(plan).problems)
@@ -87,6 +102,82 @@ def test_a_send_that_does_not_wait_for_its_data_is_noticed_and_shrunk(monkeypatc
     assert execute(smallest).problems
     assert smallest.ranks <= failing.ranks
     assert len(smallest.sizes) <= len(failing.sizes)
+
+
+def test_a_transfer_that_goes_beyond_its_credit_is_noticed(monkeypatch):
+    real = transfer.TransferState.sendable
+
+    def sends_all(state, i):
+        credit = state.credit[i]
+        state.credit[i] = state.size[i]
+        length = real(state, i)
+        state.credit[i] = credit
+        return length
+
+    monkeypatch.setattr(transfer.TransferState, "sendable", sends_all)
+    assert any("bytes have moved" in execute(plan).summary for plan in map(_executor, range(40)))
+
+
+def test_a_result_that_changes_later_is_noticed(monkeypatch):
+    real = AllReduceWork.wait
+
+    def spoils_the_first(work, timeout=None):
+        tensor = real(work, timeout)
+        if work.number == 1 and tensor.numel():
+            work.tensor[0] += 1.0
+        return tensor
+
+    monkeypatch.setattr(AllReduceWork, "wait", spoils_the_first)
+    assert any("changed after" in execute(plan).summary for plan in map(_executor, range(40)))
+
+
+def test_an_operation_that_is_settled_twice_is_noticed(monkeypatch):
+    real = Executor.end
+
+    def ends_again(executor, work, error=None):
+        real(executor, work, error)
+        work.settle(error)
+
+    monkeypatch.setattr(Executor, "end", ends_again)
+    assert any("settled twice" in execute(plan).summary for plan in map(_executor, range(5)))
+
+
+def test_a_clock_that_claims_too_much_is_noticed(monkeypatch):
+    monkeypatch.setattr(clock, "DRIFT", -1e-3)
+    plans = (drawn(seed, kinds=("auto",)) for seed in range(60))
+    assert any("its clock is off" in execute(plan).summary for plan in plans)
+
+
+def test_decisions_that_differ_are_noticed(monkeypatch):
+    real = RankAgent.next_event
+
+    def tells_another(agent):
+        event = real(agent)
+        if isinstance(event, Decided) and agent.rank == 1 and event.operation == 1:
+            other = Decision(event.decision.candidate + 1, event.decision.late, "another")
+            event = Decided(event.operation, other)
+        return event
+
+    monkeypatch.setattr(RankAgent, "next_event", tells_another)
+    plans = (drawn(seed, kinds=("auto",)) for seed in range(10))
+    assert any("is decided as" in execute(plan).summary for plan in plans)
+
+
+def test_what_is_bent_is_straight_again():
+    before = {name: getattr(place.module, place.name) for name, place in PLACES.items()}
+    chosen = {name: 0 for name in PLACES}
+    with bending(chosen):
+        for name, place in PLACES.items():
+            assert getattr(place.module, place.name) == place.values[0] != before[name]
+    assert before == {name: getattr(place.module, place.name) for name, place in PLACES.items()}
+
+
+def test_every_place_is_bent_in_every_way_by_some_seed():
+    ways = {(name, number) for seed in range(2000) for name, number in bent(seed).items()}
+    expected = {
+        (name, number) for name, place in PLACES.items() for number in range(len(place.values))
+    }
+    assert ways == expected
 
 
 def test_a_verdict_on_the_wrong_rank_is_noticed(monkeypatch):
