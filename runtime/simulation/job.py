@@ -68,6 +68,7 @@ class Job:
         self.gloo = Gloo(self.world, self.network)
         self.store = Store(self.world)
         self.mains: dict[int, Task] = {}
+        self.killed_s: dict[int, float] = {}  # by rank: when, in the world's time
         self._results: dict[int, Any] = {}
         # by rank, threads that had not ended when the job was over, and what they waited for
         self.unfinished: dict[int, list[str]] = {}
@@ -111,6 +112,7 @@ class Job:
 
     def kill(self, rank: int, *, resets: bool = False) -> None:
         """End a rank's process at once; its kernel closes what it had open, or resets it."""
+        self.killed_s.setdefault(rank, self.world.now_s)
         self.world.kill(rank)
         self.network.lose_host(rank, resets=resets)
         self.gloo.lose(rank)
@@ -140,6 +142,7 @@ class Job:
             task = world.current
             if task is None:
                 return world.now_s
+            world.perhaps_switch()
             return self.clock_s(task.rank)
 
         def sleep(seconds: float) -> None:

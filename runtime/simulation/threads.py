@@ -293,6 +293,7 @@ class Event:
         self._world = world
         self._is_set = False
         self._waiters = Waiters(world)
+        world.perhaps_switch()
 
     def is_set(self) -> bool:
         """Whether it is set."""

@@ -21,6 +21,7 @@ from latecomer import synth
 from latecomer.runtime.executor import closed_form
 from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.executor.load import Runnable, load
+from latecomer.runtime.health.checks import CONFIRM_SHARE, Limits
 from latecomer.runtime.host import host
 from latecomer.runtime.policy import candidates
 from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
@@ -38,6 +39,7 @@ from tests.simulation.places import bending
 from tests.simulation.plan import Cut, Kill, Plan, Stop, StoreTrouble
 
 BASE = 8  # more than the ranks of a plan: each rank's share of a sum is a digit of it
+NOTICED_S = 2.0  # after it a rank has noticed the end of a connection, if the network loses much
 CLOSING_S = 40.0  # a rank that closes waits this long at most, all its waits together
 ASKER = "latecomer-store"  # a thread that waits for a store for as long as that does not answer
 STORE_S = 5.0  # see store_exchange.ANSWER_S
@@ -50,6 +52,8 @@ class Told:
     results: dict[int, str] = field(default_factory=dict)  # by operation: right, or what is wrong
     errors: dict[int, str] = field(default_factory=dict)
     failure: RankFailure | None = None
+    waited_from_s: float = 0.0  # for the operation with which it failed, in the world's time
+    failed_s: float = 0.0
     ways: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     silent: list[int] = field(default_factory=list)  # operations taken after an error
 
@@ -102,7 +106,7 @@ def execute(plan: Plan) -> Execution:
     try:
         with _made_once(), bending(plan.bent), watched.looking():
             outcomes = job.run(
-                lambda rank, size, store: _rank(plan, told[rank], rank, store),
+                lambda rank, size, store: _rank(job, plan, told[rank], rank, store),
                 longest_s=_longest_s(plan),
             )
     except SimulationError as error:
@@ -123,6 +127,8 @@ def _arrange(job: Job, plan: Plan) -> None:
     for fault in plan.faults:
         at_s = BEGIN_S + fault.at_s
         if isinstance(fault, Kill):
+            if fault.operation is not None:
+                continue  # see _operate
             world.at(at_s, lambda kill: job.kill(kill.rank, resets=kill.resets), fault)
         elif isinstance(fault, Stop):
             world.at(at_s, lambda stop: job.stop(stop.rank, stop.for_s), fault)
@@ -157,41 +163,46 @@ def _longest_s(plan: Plan) -> float:
     return starting_s + busy_s + moving_s + hops_s + stopped_s + 6 * plan.timeout_s + CLOSING_S
 
 
-def _rank(plan: Plan, told: Told, rank: int, store: Store) -> None:
+def _rank(job: Job, plan: Plan, told: Told, rank: int, store: Store) -> None:
     """What a rank does; its engine is closed in any case."""
     engine = _engine(plan, rank, store)
     try:
-        _operate(plan, told, rank, engine)
+        _operate(job, plan, told, rank, engine)
     finally:
         engine.close()
         if isinstance(engine, AllReduceDispatcher):
             told.ways = {record.operation: (record.way, record.late) for record in engine.records}
 
 
-def _operate(plan: Plan, told: Told, rank: int, engine: Any) -> None:
+def _operate(job: Job, plan: Plan, told: Told, rank: int, engine: Any) -> None:
     flying: list[tuple[int, Any]] = []  # operations, and their works
 
     def failed(operation: int, error: LatecomerError) -> None:
         told.errors[operation] = str(error)
-        if isinstance(error, RankFailure):
-            told.failure = told.failure or error
+        if isinstance(error, RankFailure) and told.failure is None:
+            told.failure = error
+            told.failed_s = job.world.now_s
 
     def wait_for_oldest() -> None:
         operation, work = flying.pop(0)
+        if told.failure is None:
+            told.waited_from_s = job.world.now_s
         try:
             told.results[operation] = _wrong(plan, operation, work.wait())
         except LatecomerError as error:
             failed(operation, error)
 
     for operation, elements in enumerate(plan.sizes):
-        if plan.lateness_s[rank]:
-            host.sleep(plan.lateness_s[rank])
+        late_s = plan.late_s(rank, operation)
+        if late_s:
+            host.sleep(late_s)
         had_error = bool(told.errors)
         try:
             work = _submit(plan, engine, operation, _contribution(rank, elements))
         except LatecomerError as error:
             failed(operation, error)
             continue
+        _perhaps_die(job, plan, rank, operation)
         if had_error:
             told.silent.append(operation)
         flying.append((operation, work))
@@ -199,6 +210,13 @@ def _operate(plan: Plan, told: Told, rank: int, engine: Any) -> None:
             wait_for_oldest()
     while flying:
         wait_for_oldest()
+
+
+def _perhaps_die(job: Job, plan: Plan, rank: int, operation: int) -> None:
+    """The end of a rank that comes with an operation of its own."""
+    for fault in plan.faults:
+        if isinstance(fault, Kill) and (fault.rank, fault.operation) == (rank, operation):
+            job.world.after(fault.at_s, lambda kill: job.kill(kill.rank, resets=kill.resets), fault)
 
 
 def _submit(plan: Plan, engine: Any, operation: int, tensor: torch.Tensor) -> Any:
@@ -307,6 +325,7 @@ def _problems(
     plan: Plan, job: Job, outcomes: dict[int, Outcome], told: dict[int, Told]
 ) -> list[str]:
     problems = []
+    have_started = all(outcome.error is None for outcome in outcomes.values())
     for rank, outcome in outcomes.items():
         is_dead = job.world.is_dead(rank)
         says = told[rank]
@@ -320,14 +339,16 @@ def _problems(
             waits = job.unfinished.get(rank, [])
             problems.append(f"rank {rank} has not returned after {job.elapsed_s():.1f} s: {waits}")
             continue
-        problems += _problems_of_rank(plan, rank, outcome, says)
+        problems += _problems_of_rank(job, plan, rank, outcome, says, have_started=have_started)
     problems += _blames_at_start(plan, outcomes)
     problems += _disagreements(told)
     problems += _left_behind(job, outcomes)
     return problems
 
 
-def _problems_of_rank(plan: Plan, rank: int, outcome: Outcome, says: Told) -> list[str]:
+def _problems_of_rank(
+    job: Job, plan: Plan, rank: int, outcome: Outcome, says: Told, *, have_started: bool
+) -> list[str]:
     problems = []
     error = outcome.error
     if error is not None and not isinstance(error, LatecomerError):
@@ -341,15 +362,39 @@ def _problems_of_rank(plan: Plan, rank: int, outcome: Outcome, says: Told) -> li
     # What ended it at the start is judged with the others': who waits for one that does not come is
     # missing, too.
     if says.failure is not None and says.failure is not error:
-        killed = plan.only_killed
-        if killed is not None and set(says.failure.ranks) != {killed}:
-            text = f"rank {rank} does not name rank {killed}, which alone was killed"
-            problems.append(f"{text}: {says.failure}")
+        problems += _problems_after_kill(
+            job, plan, rank, says, says.failure, have_started=have_started
+        )
         innocent = _innocent(plan, rank, says.failure)
         if innocent:
             problems.append(f"rank {rank} blames {innocent}, which live: {says.failure}")
     if says.silent:
         problems.append(f"rank {rank} goes on after an error: operations {says.silent}")
+    return problems
+
+
+def _problems_after_kill(
+    job: Job, plan: Plan, rank: int, says: Told, failure: RankFailure, *, have_started: bool
+) -> list[str]:
+    """Where one rank was killed, and no more: it alone is named, and soon.
+
+    Its connections end with it, so nobody has to wait for the time-out to ask what is wrong, if all
+    had started. (But for who waits for a coordinator's word: datagrams do not end.)
+    """
+    kill = plan.only_kill
+    if kill is None or kill.rank not in job.killed_s:
+        return []
+    problems = []
+    if set(failure.ranks) != {kill.rank}:
+        text = f"rank {rank} does not name rank {kill.rank}, which alone was killed"
+        problems.append(f"{text}: {failure}")
+
+    limits = Limits(plan.timeout_s)
+    most_s = (1 + CONFIRM_SHARE) * limits.grace_s + NOTICED_S + 20 * plan.ranks * plan.latency_s
+    took_s = says.failed_s - max(says.waited_from_s, job.killed_s[kill.rank])
+    if took_s > most_s and have_started and plan.kind not in ("auto", "eager"):
+        text = f"rank {rank} has waited {took_s:.2f} s for rank {kill.rank}, which was killed"
+        problems.append(f"{text}, and should have known within {most_s:.2f} s")
     return problems
 
 
@@ -367,8 +412,9 @@ def _innocent(plan: Plan, rank: int, failure: RankFailure) -> list[int]:
 def _blames_at_start(plan: Plan, outcomes: dict[int, Outcome]) -> list[str]:
     """Of the ranks that could not start, one at least names who is to blame."""
     named: set[int] = set()
-    for outcome in outcomes.values():
-        if isinstance(outcome.error, RankFailure):
+    for rank, outcome in outcomes.items():
+        # one that was stopped, or cut off, comes back to others that have given up
+        if isinstance(outcome.error, RankFailure) and rank not in plan.culprits:
             named |= set(outcome.error.ranks)
     has_store = not any(isinstance(fault, StoreTrouble) for fault in plan.faults)  # to tell others
     if plan.culprits and has_store and named and not named & plan.culprits:

@@ -19,6 +19,7 @@ Kind = Literal["executor", "auto", "eager", "predict", "static", "native"]
 KINDS: tuple[Kind, ...] = ("executor", "auto", "eager", "predict", "static", "native")
 SCHEDULES = ("straggler", "ring", "rhd", "direct", "doubling", "tree")
 SIZES = (0, 1, 5, 100, 3_000, 20_000, 70_000)  # elements
+SMALL = (0, 5, 100)
 
 SHORT = 0.05  # of the time-out: a pause for which no rank gives up another
 
@@ -27,8 +28,9 @@ class Kill(msgspec.Struct, frozen=True, tag=True):
     """A rank's process ends; its kernel closes what it had open, or resets it."""
 
     rank: int
-    at_s: float
+    at_s: float  # since the start of the job, or since the rank has submitted
     resets: bool
+    operation: int | None = None  # this one
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -69,6 +71,7 @@ class Plan(msgspec.Struct, frozen=True):
     sizes: tuple[int, ...]  # elements of each operation
     window: int  # operations in flight
     lateness_s: tuple[float, ...]  # by rank: how long before each operation it is busy
+    turns_at: int  # from this operation on each rank is as late as the one before it was
     timeout_s: float
     faults: tuple[Fault, ...]
     # the network's and the world's, as Weather and World have them
@@ -84,6 +87,11 @@ class Plan(msgspec.Struct, frozen=True):
     pause_s: float
     drifts: tuple[float, ...]  # by rank: seconds per second by which its clock runs ahead
     bent: dict[str, int]  # places of the shipped code, see tests.simulation.places
+
+    def late_s(self, rank: int, operation: int) -> float:
+        """How long the rank is busy before an operation."""
+        behind = 1 if operation >= self.turns_at else 0
+        return self.lateness_s[(rank - behind) % self.ranks]
 
     def as_json(self) -> str:
         """In one line."""
@@ -101,11 +109,11 @@ class Plan(msgspec.Struct, frozen=True):
         return frozenset(named)
 
     @property
-    def only_killed(self) -> int | None:
-        """The rank that is killed, if nothing else happens that could cost a rank its life."""
+    def only_kill(self) -> Kill | None:
+        """The end of a rank's process, if nothing else happens for which a rank may be blamed."""
         serious = [fault for fault in self.faults if not self._is_harmless(fault)]
         if len(serious) == 1 and isinstance(serious[0], Kill):
-            return serious[0].rank
+            return serious[0]
         return None
 
     @property
@@ -137,6 +145,10 @@ def drawn(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Plan:
     latency_s = dice.one_of((5e-6, 2e-4, 5e-3))
     operations = 1 + dice.below(12)
     sizes = tuple(dice.one_of(SIZES) for _ in range(operations))
+    length = Dice(seed, "length")
+    if length.happens(0.15):  # enough for ranks to learn, and to change over
+        operations = 20 + length.below(60)
+        sizes = tuple(length.one_of(SMALL) for _ in range(operations))
     places = bent(seed)
     sizes = tuple(min(size, most_elements(places)) for size in sizes)
     has_late = dice.happens(0.6)
@@ -163,8 +175,9 @@ def drawn(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Plan:
         sizes=sizes,
         window=window,
         lateness_s=tuple(lateness_s),
+        turns_at=length.below(2 * operations),
         timeout_s=timeout_s,
-        faults=_faults(dice, ranks, timeout_s),
+        faults=_faults(dice, seed, ranks, operations, timeout_s),
         rate=rate,
         latency_s=latency_s,
         lost=lost,
@@ -186,10 +199,13 @@ def _drifts(dice: Dice, ranks: int) -> tuple[float, ...]:
     return tuple(dice.between(-most, most) for _ in range(ranks))
 
 
-def _faults(dice: Dice, ranks: int, timeout_s: float) -> tuple[Fault, ...]:
+def _faults(
+    dice: Dice, seed: int, ranks: int, operations: int, timeout_s: float
+) -> tuple[Fault, ...]:
     faults: list[Fault] = []
     if dice.happens(0.25):
-        faults.append(Kill(dice.below(ranks), _moment_s(dice), dice.happens(0.5)))
+        kill = Kill(dice.below(ranks), _moment_s(dice), dice.happens(0.5))
+        faults.append(_perhaps_at_operation(kill, Dice(seed, "kill"), operations))
     if dice.happens(0.15):
         for_s = timeout_s * dice.one_of((SHORT, 0.4, 3.0))
         faults.append(Stop(dice.below(ranks), _moment_s(dice), for_s))
@@ -201,6 +217,15 @@ def _faults(dice: Dice, ranks: int, timeout_s: float) -> tuple[Fault, ...]:
     if dice.happens(0.05):
         faults.append(StoreTrouble(_moment_s(dice), dice.happens(0.5)))
     return tuple(faults)
+
+
+def _perhaps_at_operation(kill: Kill, dice: Dice, operations: int) -> Kill:
+    """The same, in every other case soon after the rank has submitted an operation."""
+    delay_s = 10.0 ** dice.between(-5.0, -1.0)
+    operation = dice.below(operations)
+    if dice.happens(0.5):
+        return msgspec.structs.replace(kill, at_s=delay_s, operation=operation)
+    return kill
 
 
 def _moment_s(dice: Dice) -> float:
