@@ -8,6 +8,7 @@ that adds up as the schedule does.
 from __future__ import annotations
 
 import contextlib
+import math
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -35,11 +36,12 @@ from latecomer.runtime.simulation.world import BEGIN_S, SimulationError
 from latecomer.synth import candidates as synth_candidates
 from latecomer.verify.errors import LatecomerError, RankFailure
 from tests.simulation.invariants import Watched
-from tests.simulation.places import bending
+from tests.simulation.places import LARGEST, bending, most_elements
 from tests.simulation.plan import Cut, Kill, Plan, Stop, StoreTrouble
 
 BASE = 8  # more than the ranks of a plan: each rank's share of a sum is a digit of it
 NOTICED_S = 2.0  # after it a rank has noticed the end of a connection, if the network loses much
+MARGIN = 0.2  # of a time-out: who waits for one that waits begins later, and clocks drift
 CLOSING_S = 40.0  # a rank that closes waits this long at most, all its waits together
 ASKER = "latecomer-store"  # a thread that waits for a store for as long as that does not answer
 STORE_S = 5.0  # see store_exchange.ANSWER_S
@@ -54,6 +56,7 @@ class Told:
     failure: RankFailure | None = None
     waited_from_s: float = 0.0  # for the operation with which it failed, in the world's time
     failed_s: float = 0.0
+    longest_wait: tuple[float, int] = (0.0, 0)  # seconds, and the operation
     ways: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     silent: list[int] = field(default_factory=list)  # operations taken after an error
 
@@ -163,6 +166,21 @@ def _longest_s(plan: Plan) -> float:
     return starting_s + busy_s + moving_s + hops_s + stopped_s + 6 * plan.timeout_s + CLOSING_S
 
 
+def _longest_wait_s(plan: Plan, rank: int) -> float:
+    """What a rank may wait for one operation: others have to be heard of within the time-out.
+
+    What is over before that comes on top, since the wait goes on after it, and the rank's own stop.
+    """
+    if most_elements(plan.bent) < LARGEST:
+        return math.inf  # so many round trips take what they take
+    pauses_s = 0.0
+    for fault in plan.faults:
+        is_own = isinstance(fault, Stop) and fault.rank == rank
+        if is_own or (isinstance(fault, Stop | Cut) and fault.for_s < plan.timeout_s):
+            pauses_s += fault.for_s
+    return (1 + MARGIN) * plan.timeout_s + pauses_s + NOTICED_S
+
+
 def _rank(job: Job, plan: Plan, told: Told, rank: int, store: Store) -> None:
     """What a rank does; its engine is closed in any case."""
     engine = _engine(plan, rank, store)
@@ -185,12 +203,16 @@ def _operate(job: Job, plan: Plan, told: Told, rank: int, engine: Any) -> None:
 
     def wait_for_oldest() -> None:
         operation, work = flying.pop(0)
+        began_s = job.world.now_s
         if told.failure is None:
-            told.waited_from_s = job.world.now_s
+            told.waited_from_s = began_s
         try:
-            told.results[operation] = _wrong(plan, operation, work.wait())
+            result = work.wait()
         except LatecomerError as error:
             failed(operation, error)
+        else:
+            told.results[operation] = _wrong(plan, operation, result)
+        told.longest_wait = max(told.longest_wait, (job.world.now_s - began_s, operation))
 
     for operation, elements in enumerate(plan.sizes):
         late_s = plan.late_s(rank, operation)
@@ -342,6 +364,8 @@ def _problems(
         problems += _problems_of_rank(job, plan, rank, outcome, says, have_started=have_started)
     problems += _blames_at_start(plan, outcomes)
     problems += _disagreements(told)
+    if have_started:
+        problems += _different_verdicts(plan, told)
     problems += _left_behind(job, outcomes)
     return problems
 
@@ -368,6 +392,10 @@ def _problems_of_rank(
         innocent = _innocent(plan, rank, says.failure)
         if innocent:
             problems.append(f"rank {rank} blames {innocent}, which live: {says.failure}")
+    took_s, operation = says.longest_wait
+    if took_s > _longest_wait_s(plan, rank):
+        text = f"rank {rank} has waited {took_s:.1f} s for operation {operation}"
+        problems.append(f"{text}, the time-out is {plan.timeout_s:.1f} s")
     if says.silent:
         problems.append(f"rank {rank} goes on after an error: operations {says.silent}")
     return problems
@@ -412,12 +440,14 @@ def _innocent(plan: Plan, rank: int, failure: RankFailure) -> list[int]:
 def _blames_at_start(plan: Plan, outcomes: dict[int, Outcome]) -> list[str]:
     """Of the ranks that could not start, one at least names who is to blame."""
     named: set[int] = set()
+    have_failed = False
     for rank, outcome in outcomes.items():
         # one that was stopped, or cut off, comes back to others that have given up
         if isinstance(outcome.error, RankFailure) and rank not in plan.culprits:
             named |= set(outcome.error.ranks)
+            have_failed = True
     has_store = not any(isinstance(fault, StoreTrouble) for fault in plan.faults)  # to tell others
-    if plan.culprits and has_store and named and not named & plan.culprits:
+    if plan.culprits and has_store and have_failed and not named & plan.culprits:
         return [f"ranks {sorted(named)} are blamed for the start, and none that did not come"]
     return []
 
@@ -431,6 +461,18 @@ def _disagreements(told: dict[int, Told]) -> list[str]:
         if len(set(ways.values())) > 1:
             problems.append(f"operation {operation} ran in different ways: {ways}")
     return problems
+
+
+def _different_verdicts(plan: Plan, told: dict[int, Told]) -> list[str]:
+    """Ranks to which nothing has happened, and that blame others than each other do."""
+    verdicts = {
+        rank: sorted(says.failure.ranks)
+        for rank, says in told.items()
+        if says.failure is not None and rank not in plan.culprits
+    }
+    if len({tuple(named) for named in verdicts.values()}) > 1:
+        return [f"ranks do not agree on who has failed: {verdicts}"]
+    return []
 
 
 def _left_behind(job: Job, outcomes: dict[int, Outcome]) -> list[str]:

@@ -35,6 +35,7 @@ WHOLE = Sizes(frame=1024, wake=512, due=1024, nearly=1024, ahead=512, held=2**62
 
 WINDOWS = 20  # that a tensor may be large
 ELEMENT = 4  # bytes
+LARGEST = 10**9  # elements, where nothing is bent
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ PLACES: Mapping[str, Place] = {
 
 def most_elements(chosen: Mapping[str, int]) -> int:
     """How large tensors may be: large ones last for ever where a few bytes take a round trip."""
-    most = 10**9
+    most = LARGEST
     for name, number in chosen.items():
         value = PLACES[name].values[number]
         if isinstance(value, Sizes):
