@@ -53,7 +53,7 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         self._head = Head(rank, inputs)
         self._parts = (self.clock, self.epochs, self._coordinator, self._head)
         self._entered: dict[int, Arrival] = {}  # and not handed out as decided
-        self._to_bind: list[int] = []  # those of them whose epoch is not known
+        self._to_bind: deque[Arrival] = deque()  # in order: those whose epoch is not known
         self._unseen: dict[int, Arrival] = {}  # the device has yet to come to them
         self._to_tell: deque[Arrive] = deque()  # in order, and when the device has come to them
         self._decided: dict[int, Decide] = {}
@@ -93,7 +93,7 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
             return
         if on_device:
             self._unseen[operation] = arrival
-        self._to_bind.append(operation)
+        self._to_bind.append(arrival)
         self._compare(operation)
         self._progress(now_s)
 
@@ -168,7 +168,7 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         """Decide what can be decided here, and tell of all else that this rank has come."""
         # In order: an operation whose epoch is not known yet holds up those behind it.
         while self._to_bind:
-            arrival = self._entered[self._to_bind[0]]
+            arrival = self._to_bind[0]
             operation = arrival.operation
             nbytes, _ = arrival.buffer
             decision = self._own_decision(nbytes)
@@ -180,7 +180,7 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
                 message = Arrive(
                     arrivals=(arrival,),
                     asks=not epoch.quiet,
-                    consumed=self._consumed,
+                    consumed=min(self._consumed, operation),
                     made=self.made,
                     to=epoch.coordinator,
                 )
@@ -191,9 +191,12 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
                     if epoch.coordinator == self.rank:
                         self._coordinator.decided_elsewhere(operation, arrival.buffer, decision)
 
-            if decision is not None:
+            # Handed out already: the decision came while it was not known under which epoch this
+            # rank is in the operation, which is told all the same, for the history.
+            is_consumed = operation < self._consumed
+            if decision is not None and not is_consumed:
                 self._decided[operation] = Decide(operation, arrival.buffer, decision)
-            del self._to_bind[0]
+            self._to_bind.popleft()
             if message is not None:
                 self._to_tell.append(message)
                 self._tell(now_s)

@@ -9,10 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from latecomer.runtime.policy.agent import RankAgent
+from latecomer.runtime.policy.agent import Decided, RankAgent
 from latecomer.runtime.policy.arrivals import Arrival
 from latecomer.runtime.policy.coordinator import QUIET, Coordinator
-from latecomer.runtime.policy.messages import NATIVE, Arrive, Decision
+from latecomer.runtime.policy.messages import (
+    NATIVE,
+    Arrive,
+    Ask,
+    Decide,
+    Decision,
+    Epoch,
+    Outcome,
+    Propose,
+)
 from latecomer.runtime.policy.options import Options
 from tests.runtime.policy.network import LARGE, MESSAGES, Network, inputs
 
@@ -285,3 +294,23 @@ def test_the_simulation_notices_a_coordinator_that_changes_its_mind(monkeypatch)
 
     monkeypatch.setattr(Coordinator, "_send", fickle)
     assert not all(agreed(seed) for seed in range(20))
+
+
+def test_a_decision_may_come_before_the_epoch_of_its_operation_is_known():
+    """The rank goes on with it, and tells that it had come once it knows whom to tell."""
+    agent = RankAgent(1, inputs(3, Options("eager")))
+    proposed = Epoch(version=1, first=0, coordinator=2)
+    agent.receive_message(Propose(proposed), 0, now_s=1.0)
+    agent.arrive(0, LARGE, "float32", now_s=2.0)
+    decision = Decision(NATIVE, (), "all ranks have arrived")
+    agent.receive_message(Decide(0, (LARGE, "float32"), decision), 0, now_s=3.0)
+    assert agent.next_event() == Decided(0, decision)
+
+    agent.handle_timer(now_s=4.0)  # asks for the outcome
+    assert any(isinstance(message, Ask) for _, message in agent.messages_to_send(4.0))
+
+    agent.receive_message(Outcome(1, False), 0, now_s=5.0)
+    agent.arrive(1, LARGE, "float32", now_s=6.0)
+    told = [message for _, message in agent.messages_to_send(6.0) if isinstance(message, Arrive)]
+    assert [arrival.operation for message in told for arrival in message.arrivals] == [0, 1]
+    assert agent.next_event() is None
