@@ -49,6 +49,8 @@ DOORS_TO_SYNTH = {
     "runtime.pipeline.agent": "adaptation plans again when a link has changed",
     "runtime.pipeline_command": "the demo plans the schedule that it runs",
     "runtime.policy.candidates": "a mode's candidates, and what they cost",
+    "runtime.simulation.command": "quantities as people type them",
+    "runtime.simulation.report": "and as they are printed",
     "runtime.selftest": "the self-test runs schedules of all kinds",
 }
 """What of ``runtime`` imports ``synth``, and why; all else executes what is handed in."""

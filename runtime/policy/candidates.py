@@ -77,6 +77,13 @@ def candidates(
     return schedules, costs
 
 
+def costs_of_candidates(ranks: int, most_late: int) -> tuple[ScheduleCandidate, ...]:
+    """What a job of so many ranks, one on each machine, chooses from: as :func:`candidates`."""
+    offered = _made(ranks, most_late, ALONE) if ranks <= MOST_RANKS_SEARCHED else ()
+    closed_forms = [_closed_form(ranks, 0, chunks) for chunks in CLASSES]
+    return tuple(candidate for _, candidate in (*offered, *closed_forms))
+
+
 @functools.cache
 def _made(ranks: int, most_late: int, ranks_per_machine: int) -> tuple[RunnableCandidate, ...]:
     """What rank 0 makes at the start, proved; once in a process, for all of its groups.

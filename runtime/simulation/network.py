@@ -31,7 +31,6 @@ from latecomer.runtime.simulation.world import World
 EPOLLERR_HUP = 0x18  # EPOLLERR | EPOLLHUP: told without being asked for
 REPEAT_S = 0.2  # after so long TCP sends again what was lost
 MOST_QUEUED = 256  # datagrams that a socket holds before it drops what comes
-PIECES = (1448, 8192, 65536)  # bytes that leave at once: what a network card takes varies
 LOCAL_S = 1e-6  # within a host
 
 Address = tuple[str, int]
@@ -48,8 +47,10 @@ class Weather:
     doubled: float = 0.0  # datagrams
     delayed: float = 0.0  # datagrams that take
     delay_s: float = 0.05  # so much longer
+    burst: int = 0  # bytes that a port passes at once after a pause, as a token bucket does
     short: float = 0.1  # reads and writes that take less than they could
     buffer: int = 64 * 1024  # bytes that each end of a stream holds
+    pieces: tuple[int, ...] = (1448, 8192, 65536)  # bytes of a stream that travel together, drawn
     of_link: dict[tuple[int, int], float] = field(default_factory=dict)  # rates that differ
 
 
@@ -111,12 +112,21 @@ class Network:
         if sender == receiver:
             return now_s + LOCAL_S
         rate = weather.of_link.get((sender, receiver), weather.rate)
-        sent_s = max(now_s, self._sent_until_s.get(sender, 0.0)) + length / rate
-        self._sent_until_s[sender] = sent_s
-        begun_s = max(sent_s - length / rate + latency_s, self._received_until_s.get(receiver, 0.0))
-        arrived_s = max(begun_s + length / weather.rate, sent_s + latency_s)
-        self._received_until_s[receiver] = arrived_s
-        return arrived_s
+        sent_s = self._pass(self._sent_until_s, sender, now_s, length / rate)
+        # the first byte is there long before the last one
+        first_s = sent_s - length / rate + latency_s
+        passed_s = self._pass(self._received_until_s, receiver, first_s, length / weather.rate)
+        return max(passed_s, sent_s + latency_s)
+
+    def _pass(self, until_s: dict[int, float], rank: int, from_s: float, takes_s: float) -> float:
+        """When something has passed a rank's port that can begin at a time.
+
+        ``until_s`` is when each port is through with what it has been given; one that has paused
+        makes up for ``burst`` bytes of the pause, as a token bucket does.
+        """
+        made_up_s = self.weather.burst / self.weather.rate
+        until_s[rank] = max(until_s.get(rank, 0.0), from_s - made_up_s) + takes_s
+        return max(from_s, until_s[rank])
 
     def sent_until_s(self, sender: int) -> float:
         """When the rank's port has sent all that it has been given."""
@@ -523,7 +533,7 @@ class StreamSocket(Endpoint):
             return
 
         room = self.network.weather.buffer - len(peer.come) - self.flying
-        length = min(len(self.held), room, self.network.dice.one_of(PIECES))
+        length = min(len(self.held), room, self.network.dice.one_of(self.network.weather.pieces))
         if length > 0:
             self._send_piece(peer, length)
         elif self._is_shut and not self.held and not self.flying and not peer.has_all:

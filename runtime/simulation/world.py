@@ -1,9 +1,10 @@
 """Virtual time, the events that are due at it, and tasks: threads that run one at a time.
 
-A task runs until it waits for something, which takes two microseconds of virtual time whatever it
-does. Then the hub decides, by the seed, which of those that can go on does; where none can, time
-jumps to the next event. So nothing ever waits for the machine, and a second of virtual time takes
-as long as what happens in it.
+A task runs until it waits for something, which takes two microseconds of a processor, whatever it
+does; every host has as many processors as it needs, unless all are told to share some. Then the hub
+decides, by the seed, which of those that can go on does; where none can, time jumps to the next
+event. So nothing ever waits for the machine, and a second of virtual time takes as long as what
+happens in it.
 
 Tasks are greenlets. Source of the idea: FoundationDB's simulation (Zhou et al., SIGMOD 2021).
 Deviation: the code that is simulated has threads, not actors; each is a task.
@@ -24,7 +25,8 @@ import greenlet
 BEGIN_S = 1000.0  # when a world begins: no code may take 0 for the beginning of time
 MOST_CALLS = 1000  # of the host in a row: who makes more takes
 SPIN_S = 0.001  # so much time, as a thread does that keeps a processor busy
-STEP_S = 2e-6  # a task runs so long until it waits: else who asks again and again would stop time
+STEP_S = 2e-6
+MANY = 1_000_000  # processors
 STAMP = struct.Struct("<dI")
 
 
@@ -113,6 +115,8 @@ class World:
         pause: how often it pauses there, as a thread does that gets no processor;
         pause_s: for how long, on average.
         most_steps: of tasks and events together; TooLong is raised beyond it.
+        step_s: a task runs so long until it waits: else who asks again and again would stop time;
+        processors: so many run at the same time, all hosts together.
     """
 
     def __init__(
@@ -123,6 +127,8 @@ class World:
         pause: float = 0.0,
         pause_s: float = 0.01,
         most_steps: int = 5_000_000,
+        step_s: float = STEP_S,
+        processors: int = MANY,
     ) -> None:
         self.seed = seed
         self.now_s = BEGIN_S
@@ -135,6 +141,8 @@ class World:
         self.pause_s = pause_s
         self.switch = switch
         self._most_steps = most_steps
+        self._step_s = step_s
+        self._processors = processors
         self._runnable: list[Task] = []
         self._stopped: dict[int, list[Task]] = {}  # by rank that is stopped: who could go on
         self._dead: set[int] = set()
@@ -264,7 +272,8 @@ class World:
         is_due = bool(self._events) and self._events[0][0] <= self.now_s
         task = None if is_due else self._next_task()
         if task is not None:
-            self.now_s += STEP_S
+            at_once = min(self._processors, 1 + len(self._runnable))
+            self.now_s += self._step_s / at_once
             self._trace.update(STAMP.pack(self.now_s, task.number))
             self.current = task
             self._calls = 0

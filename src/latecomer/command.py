@@ -13,6 +13,7 @@ import typer
 from latecomer.runtime.pipeline_command import pipeline
 from latecomer.runtime.profile_command import profile
 from latecomer.runtime.selftest.command import selftest
+from latecomer.runtime.simulation.command import simulate
 from latecomer.runtime.telemetry.page.command import watch
 from latecomer.verify.running import Version, run
 
@@ -66,7 +67,7 @@ def _keep_line_of(program: str) -> None:
     sys.argv = [f"latecomer {program}", *sys.argv[position + 1 :]]
 
 
-for command in (watch, selftest, profile, pipeline):
+for command in (watch, selftest, simulate, profile, pipeline):
     app.command()(command)
 
 

@@ -107,7 +107,7 @@ def execute(plan: Plan) -> Execution:
     watched = Watched(job, clocks_are_good=plan.clocks_are_good)
     outcomes: dict[int, Outcome] = {}
     try:
-        with _made_once(), bending(plan.bent), watched.looking():
+        with made_once(), bending(plan.bent), watched.looking():
             outcomes = job.run(
                 lambda rank, size, store: _rank(job, plan, told[rank], rank, store),
                 longest_s=_longest_s(plan),
@@ -298,7 +298,7 @@ CANDIDATES = cache(candidates._proved)
 
 
 @contextlib.contextmanager
-def _made_once() -> Iterator[None]:
+def made_once() -> Iterator[None]:
     """What each rank of a job makes and proves for itself is made once for this whole process.
 
     It is the same each time and takes a second where all candidates are made at the start.
