@@ -98,6 +98,7 @@ class Host:
         self.socket = socket.socket
         self.socketpair = socket.socketpair
         self.unacknowledged = unacknowledged
+        self.batch_reader: Callable[[Callable[[Any], Any], Any], Any] = batch_reader
         self.epoll = select.epoll
         self.poll = select.poll
         self.selector = selector
@@ -160,6 +161,11 @@ def address_towards(store: Any) -> str:
 def unacknowledged(tcp: socket.socket) -> int:
     """Bytes that the kernel has taken and the peer's kernel has not yet confirmed."""
     return int.from_bytes(fcntl.ioctl(tcp, termios.TIOCOUTQ, b"\0\0\0\0"), sys.byteorder)
+
+
+def batch_reader(reader: Callable[[Any], Any], udp: Any) -> Any:
+    """What takes many datagrams at once from a socket: ``reader``, by a system call."""
+    return reader(udp)
 
 
 def selector(sockets: Iterable[socket.socket]) -> selectors.BaseSelector:

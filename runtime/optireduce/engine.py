@@ -285,6 +285,8 @@ class OptiReduceEngine:
         """End all operations, present and future, with ``error``, if it is the first."""
         with self._lock:
             self._error = self.failure or error
+        if self._loop is not None:
+            self._loop.abort()  # what has failed is its caller's again
         for number in list(self._open):
             if (work := self._open.pop(number, None)) is not None:
                 work.settle(self._error)

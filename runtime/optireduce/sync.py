@@ -23,6 +23,7 @@ from latecomer.runtime.optireduce.loss import LossStats
 from latecomer.runtime.optireduce.options import Options
 from latecomer.runtime.optireduce.udp.adaptive import hard_bound_s
 from latecomer.runtime.work import AllReduceWork
+from latecomer.verify.errors import LatecomerError
 
 LATEST = 256  # operations of a rank that count
 
@@ -42,8 +43,15 @@ class Reliable(Executor):
         return rows
 
     def _wait(self, work: AllReduceWork) -> torch.Tensor:
-        # the executor itself gives up within its time; the margin is for a loaded machine
-        return work.wait(timedelta(seconds=2 * self.timeout_s + 10))
+        """Its result; LatecomerError if there is none in time, whatever holds up the executor.
+
+        That gives up within its own time; the margin is for a loaded machine. A rank that was
+        stopped for longer finds its wait over before it has heard that the others gave up.
+        """
+        try:
+            return work.wait(timedelta(seconds=2 * self.timeout_s + 10))
+        except TimeoutError as error:
+            raise self.find_silent(str(error)) or LatecomerError(str(error)) from None
 
 
 class SyncPoint:

@@ -157,7 +157,7 @@ class Job:
             "monotonic": monotonic,
             "monotonic_ns": lambda: int(monotonic() * 1e9),
             "perf_counter": monotonic,
-            "thread_time": lambda: world.now_s,
+            "thread_time": lambda: 0.0 if world.current is None else world.current.ran_s,
             "unix_time": lambda: UNIX_S + world.now_s,
             "sleep": sleep,
             "random_token": random_token,

@@ -12,26 +12,38 @@ that take less than they could, FIN and reset.
 from __future__ import annotations
 
 import errno
+import itertools
+import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from latecomer.runtime.host import (
     EPOLLIN,
     EPOLLOUT,
     MSG_DONTWAIT,
     SO_ERROR,
+    SO_RCVBUF,
     SO_RCVLOWAT,
+    SO_SNDBUF,
     SOCK_DGRAM,
+    SOL_SOCKET,
 )
 from latecomer.runtime.simulation.threads import Waiters
 from latecomer.runtime.simulation.world import World
 
 EPOLLERR_HUP = 0x18  # EPOLLERR | EPOLLHUP: told without being asked for
 REPEAT_S = 0.2  # after so long TCP sends again what was lost
-MOST_QUEUED = 256  # datagrams that a socket holds before it drops what comes
+ROOM = 212_992  # bytes that a datagram socket holds each way, unless it asks for other room
+SEGMENT = struct.Struct("H")
+MOST_QUEUED = 4096  # datagrams that a socket holds before it drops what comes
 LOCAL_S = 1e-6  # within a host
+
+MOST_AT_ONCE = 256  # datagrams that one call takes
+LARGEST = 65_536  # bytes of a datagram
 
 Address = tuple[str, int]
 
@@ -76,6 +88,7 @@ class Network:
             "socket": self.socket,
             "socketpair": self.socketpair,
             "unacknowledged": lambda stream: stream.unacknowledged(),
+            "batch_reader": lambda reader, udp: BatchReader(udp),
             "epoll": lambda: Poll(self, milliseconds=False),
             "poll": lambda: Poll(self, milliseconds=True),
             "selector": lambda sockets: Selector(self),
@@ -229,6 +242,9 @@ class DatagramSocket(Endpoint):
     def __init__(self, network: Network, rank: int) -> None:
         super().__init__(network, rank)
         self._received: deque[tuple[bytes, Address]] = deque()
+        self._received_bytes = 0
+        self._receive_room = ROOM
+        self._send_room = ROOM
 
     def bind(self, address: Address) -> None:
         """As UDP's; OSError if the port is taken."""
@@ -237,11 +253,49 @@ class DatagramSocket(Endpoint):
             raise OSError(errno.EADDRINUSE, "Address already in use")
         self.network.datagram_sockets[self._address] = self
 
+    def setsockopt(self, level: int, option: int, value: Any) -> None:
+        """SO_SNDBUF and SO_RCVBUF: bytes that the kernel holds."""
+        if (level, option) == (SOL_SOCKET, SO_SNDBUF):
+            self._send_room = value
+        elif (level, option) == (SOL_SOCKET, SO_RCVBUF):
+            self._receive_room = value
+
+    def getsockopt(self, level: int, option: int, length: int = 0) -> int:
+        """SO_RCVBUF: twice what was asked for, as Linux tells."""
+        return 2 * self._receive_room if (level, option) == (SOL_SOCKET, SO_RCVBUF) else 0
+
     def sendto(self, data: bytes, address: Address) -> int:
         """Send a datagram, which may never arrive."""
+        return self.sendmsg([data], [], 0, address)
+
+    def sendmsg(self, parts: list[Any], ancillary: list[Any], flags: int, address: Address) -> int:
+        """Send a datagram, or many of one length (UDP_SEGMENT); each may never arrive.
+
+        BlockingIOError: the kernel holds as much as it may, until the port has sent it.
+        """
         self.world.perhaps_switch()
         if self.is_closed:
             raise OSError(errno.EBADF, "Bad file descriptor")
+        if self._is_full():
+            self.world.at(self._drained_s(), self.changed)
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        data = b"".join(bytes(part) for part in parts)
+        length = len(data)
+        for _, _, segment in ancillary:
+            (length,) = SEGMENT.unpack(segment)
+        for first in range(0, len(data), length):
+            self._send_one(data[first : first + length], address)
+        return len(data)
+
+    def _is_full(self) -> bool:
+        return self._drained_s() > self.world.now_s
+
+    def _drained_s(self) -> float:
+        """When the kernel holds no more than it may: the port sends it at its rate."""
+        network = self.network
+        return network.sent_until_s(self.rank) - self._send_room / network.weather.rate
+
+    def _send_one(self, data: bytes, address: Address) -> None:
         network = self.network
         weather = network.weather
         dice = network.dice
@@ -255,8 +309,7 @@ class DatagramSocket(Endpoint):
             if network.passes_from_s(self.rank, receiver) > self.world.now_s or is_lost:
                 continue
             arrived_s = network.transit_s(self.rank, receiver, len(data)) + delay_s
-            self.world.at(arrived_s, network.deliver, bytes(data), self._address, address)
-        return len(data)
+            self.world.at(arrived_s, network.deliver, data, self._address, address)
 
     def recv(self, most: int, flags: int = 0) -> bytes:
         """The next datagram."""
@@ -267,17 +320,20 @@ class DatagramSocket(Endpoint):
         while not self._received:
             self._wait_or_raise(flags)
         data, sender = self._received.popleft()
+        self._received_bytes -= len(data)
         return data[:most], sender
 
     def receive(self, data: bytes, sender: Address) -> None:
-        """The network delivers a datagram."""
-        if len(self._received) < MOST_QUEUED:
+        """The network delivers a datagram, which is dropped where there is no room for it."""
+        has_room = self._received_bytes + len(data) <= self._receive_room
+        if len(self._received) < MOST_QUEUED and has_room:
             self._received.append((data, sender))
+            self._received_bytes += len(data)
             self.changed()
 
     def ready(self) -> int:
         """For what it is ready."""
-        return EPOLLOUT | (EPOLLIN if self._received else 0)
+        return (EPOLLIN if self._received else 0) | (0 if self._is_full() else EPOLLOUT)
 
     def close(self) -> None:
         """Datagrams to it are lost from now on."""
@@ -288,6 +344,28 @@ class DatagramSocket(Endpoint):
     def die(self, *, resets: bool) -> None:
         """Its process is gone."""
         self.close()
+
+
+class BatchReader:
+    """Takes many datagrams at once, as ``latecomer.runtime.optireduce.udp.socket.BatchReader``."""
+
+    def __init__(self, source: DatagramSocket) -> None:
+        self._source = source
+
+    def read(self) -> tuple[int, list[Any]]:
+        """How many were taken, and they: uint8 [datagrams, bytes] of one length each."""
+        datagrams: list[bytes] = []
+        while len(datagrams) < MOST_AT_ONCE:
+            try:
+                datagrams.append(self._source.recv(LARGEST, MSG_DONTWAIT))
+            except BlockingIOError:
+                break
+        batches = []
+        for length, group in itertools.groupby(datagrams, key=len):
+            rows = np.frombuffer(b"".join(group), np.uint8)
+            if length:
+                batches.append(rows.reshape(-1, length).copy())
+        return len(datagrams), batches
 
 
 class StreamSocket(Endpoint):

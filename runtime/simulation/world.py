@@ -84,6 +84,7 @@ class Task:
         self.name = name
         self.error: BaseException | None = None  # that ended it
         self.is_over = False
+        self.ran_s = 0.0  # of a processor
         self.is_parked = False
         self.parkings = 0
         self.was_woken = False
@@ -273,6 +274,7 @@ class World:
         task = None if is_due else self._next_task()
         if task is not None:
             at_once = min(self._processors, 1 + len(self._runnable))
+            task.ran_s += self._step_s
             self.now_s += self._step_s / at_once
             self._trace.update(STAMP.pack(self.now_s, task.number))
             self.current = task

@@ -24,6 +24,7 @@ from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.executor.load import Runnable, load
 from latecomer.runtime.health.checks import CONFIRM_SHARE, Limits
 from latecomer.runtime.host import host
+from latecomer.runtime.optireduce.engine import OptiReduceEngine
 from latecomer.runtime.policy import candidates
 from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
@@ -35,7 +36,9 @@ from latecomer.runtime.simulation.network import Weather
 from latecomer.runtime.simulation.world import BEGIN_S, SimulationError
 from latecomer.synth import candidates as synth_candidates
 from latecomer.verify.errors import LatecomerError, RankFailure
+from tests.simulation import optireduce
 from tests.simulation.invariants import Watched
+from tests.simulation.optireduce import Lossy
 from tests.simulation.places import LARGEST, bending, most_elements
 from tests.simulation.plan import Cut, Kill, Plan, Stop, StoreTrouble
 
@@ -59,6 +62,7 @@ class Told:
     longest_wait: tuple[float, int] = (0.0, 0)  # seconds, and the operation
     ways: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     silent: list[int] = field(default_factory=list)  # operations taken after an error
+    lossy: Lossy = field(default_factory=Lossy)  # of OptiReduce
 
 
 @dataclass
@@ -71,6 +75,7 @@ class Execution:
     elapsed_s: float = 0.0
     problems: list[str] = field(default_factory=list)
     told: dict[int, Told] = field(default_factory=dict)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
@@ -101,7 +106,7 @@ def execute(plan: Plan) -> Execution:
     execution = Execution(plan)
     told = {rank: Told() for rank in range(plan.ranks)}
     execution.told = told
-    if plan.kind != "executor":
+    if plan.kind not in ("executor", "optireduce"):
         _make_candidates(plan)
     _arrange(job, plan)
     watched = Watched(job, clocks_are_good=plan.clocks_are_good)
@@ -115,6 +120,7 @@ def execute(plan: Plan) -> Execution:
     except SimulationError as error:
         execution.problems.append(f"{type(error).__name__}: {error}")
 
+    execution.outcomes = outcomes
     execution.trace = job.world.trace
     execution.steps = job.world.steps
     execution.elapsed_s = job.elapsed_s()
@@ -171,6 +177,8 @@ def _longest_wait_s(plan: Plan, rank: int) -> float:
 
     What is over before that comes on top, since the wait goes on after it, and the rank's own stop.
     """
+    if plan.kind == "optireduce":
+        return optireduce.longest_s(plan)
     if most_elements(plan.bent) < LARGEST:
         return math.inf  # so many round trips take what they take
     pauses_s = 0.0
@@ -183,12 +191,14 @@ def _longest_wait_s(plan: Plan, rank: int) -> float:
 
 def _rank(job: Job, plan: Plan, told: Told, rank: int, store: Store) -> None:
     """What a rank does; its engine is closed in any case."""
-    engine = _engine(plan, rank, store)
+    engine = _engine(plan, rank, store, told.lossy)
     try:
         _operate(job, plan, told, rank, engine)
     finally:
         engine.close()
-        if isinstance(engine, AllReduceDispatcher):
+        if isinstance(engine, OptiReduceEngine):
+            optireduce.tell(engine, told.lossy)
+        elif isinstance(engine, AllReduceDispatcher):
             told.ways = {record.operation: (record.way, record.late) for record in engine.records}
 
 
@@ -211,7 +221,11 @@ def _operate(job: Job, plan: Plan, told: Told, rank: int, engine: Any) -> None:
         except LatecomerError as error:
             failed(operation, error)
         else:
-            told.results[operation] = _wrong(plan, operation, result)
+            told.results[operation] = ""
+            if plan.kind == "optireduce":
+                told.lossy.results[operation] = result.clone()
+            else:
+                told.results[operation] = _wrong(plan, operation, result)
         told.longest_wait = max(told.longest_wait, (job.world.now_s - began_s, operation))
 
     for operation, elements in enumerate(plan.sizes):
@@ -256,7 +270,12 @@ def _late(plan: Plan, engine: Executor, schedule: int) -> int | None:
     return (plan.seed + schedule) % plan.ranks
 
 
-def _engine(plan: Plan, rank: int, store: Store) -> Executor | AllReduceDispatcher:
+Engine = Executor | AllReduceDispatcher | OptiReduceEngine
+
+
+def _engine(plan: Plan, rank: int, store: Store, lossy: Lossy) -> Engine:
+    if plan.kind == "optireduce":
+        return optireduce.engine(plan, rank, store, lossy)
     if plan.kind == "executor":
         runnable = [made(name, plan.ranks) for name in plan.schedules]
         return Executor(runnable, store, rank, plan.ranks, timeout_s=plan.timeout_s)  # type: ignore[arg-type]
@@ -278,7 +297,7 @@ def _engine(plan: Plan, rank: int, store: Store) -> Executor | AllReduceDispatch
 
 def _options(plan: Plan) -> Options:
     """Of the dispatchers of a plan."""
-    assert plan.kind != "executor"
+    assert plan.kind not in ("executor", "optireduce")
     late = (plan.seed % plan.ranks,) if plan.kind == "static" else ()
     return Options(plan.kind, late=late)
 
@@ -362,6 +381,14 @@ def _problems(
             problems.append(f"rank {rank} has not returned after {job.elapsed_s():.1f} s: {waits}")
             continue
         problems += _problems_of_rank(job, plan, rank, outcome, says, have_started=have_started)
+    if plan.kind == "optireduce":
+        inputs = {
+            (rank, operation): _contribution(rank, elements)
+            for rank in range(plan.ranks)
+            for operation, elements in enumerate(plan.sizes)
+        }
+        lossies = {rank: says.lossy for rank, says in told.items()}
+        problems += optireduce.problems(plan, lossies, inputs)
     problems += _blames_at_start(plan, outcomes)
     problems += _disagreements(told)
     if have_started:
@@ -380,7 +407,8 @@ def _problems_of_rank(
         problems.append(f"rank {rank} was ended by {error!r}: {text}")
     if error is None and len(says.results) + len(says.errors) != len(plan.sizes):
         problems.append(f"rank {rank} has lost operations")
-    if not plan.may_fail and (says.errors or error is not None):
+    is_excused = plan.kind == "optireduce" and optireduce.is_excused(plan, says.failure)
+    if not plan.may_fail and (says.errors or error is not None) and not is_excused:
         text = next(iter(says.errors.values()), str(error))
         problems.append(f"rank {rank} failed though nothing has happened: {text}")
     # What ended it at the start is judged with the others': who waits for one that does not come is
@@ -420,7 +448,7 @@ def _problems_after_kill(
     limits = Limits(plan.timeout_s)
     most_s = (1 + CONFIRM_SHARE) * limits.grace_s + NOTICED_S + 20 * plan.ranks * plan.latency_s
     took_s = says.failed_s - max(says.waited_from_s, job.killed_s[kill.rank])
-    if took_s > most_s and have_started and plan.kind not in ("auto", "eager"):
+    if took_s > most_s and have_started and plan.kind not in ("auto", "eager", "optireduce"):
         text = f"rank {rank} has waited {took_s:.2f} s for rank {kill.rank}, which was killed"
         problems.append(f"{text}, and should have known within {most_s:.2f} s")
     return problems

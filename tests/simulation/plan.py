@@ -7,7 +7,7 @@ which all are always on finds less: one kind hides what another would show. Groc
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -15,8 +15,8 @@ from latecomer.runtime.network.clock import DRIFT
 from latecomer.runtime.simulation.world import Dice
 from tests.simulation.places import bent, most_elements
 
-Kind = Literal["executor", "auto", "eager", "predict", "static", "native"]
-KINDS: tuple[Kind, ...] = ("executor", "auto", "eager", "predict", "static", "native")
+Kind = Literal["executor", "auto", "eager", "predict", "static", "native", "optireduce"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 SCHEDULES = ("straggler", "ring", "rhd", "direct", "doubling", "tree")
 SIZES = (0, 1, 5, 100, 3_000, 20_000, 70_000)  # elements
 SMALL = (0, 5, 100)

@@ -88,8 +88,7 @@ def test_an_operation_without_elements_needs_no_word_of_who_has_closed():
 
 def test_a_start_that_fails_leaves_no_thread():
     """The one that waits for native all-reduces went on for ever."""
-    calm = msgspec.structs.replace(drawn(686), bent={}, pause=0.0, short=0.0)
-    assert calm.kind == "native"
+    calm = msgspec.structs.replace(drawn(686, kinds=("native",)), bent={}, pause=0.0, short=0.0)
     for milliseconds in range(80, 120, 4):
         kill = Kill(rank=0, at_s=milliseconds / 1000, resets=False)
         assert execute(msgspec.structs.replace(calm, faults=(kill,))).problems == []

@@ -25,7 +25,8 @@ from latecomer.runtime.optireduce.udp.protocol import BURSTS, UdpProtocol
 READS = 8  # between two looks at the clock
 DATAGRAMS = 1024  # received between two looks at the clock
 LONGEST_S = 1.0  # between two looks
-CLOSE_S = 5.0  # how long closing waits for each thread
+CLOSE_S = 5.0  # how long closing waits for each thread,
+STOP_S = 1.0  # and giving up
 SHORT_S = 0.002  # of not running, which is no pause: no timer is better
 FEW_BYTES = 92 * KIB
 """Of data found at one look, below which the next one waits for more: what a look costs in Python
@@ -58,6 +59,7 @@ class UdpLoop:
         self._waker.setblocking(False)
         self._woken.setblocking(False)
         self._closing = False
+        self._is_aborted = False
         self._data_received = 0  # datagrams of data, at the last look
         self._pool = ScratchPool()
         self._threads = [
@@ -75,16 +77,25 @@ class UdpLoop:
         """t_B of operations that are submitted from now on."""
         self._call(lambda: self.protocol.set_bound(bound_s))
 
+    def abort(self) -> None:
+        """Stop at once: after it no tensor is touched any more; any thread."""
+        self._is_aborted = True
+        self._end_threads(STOP_S)
+
     def close(self) -> None:
-        """End the threads and close the socket."""
+        """End the threads, when what has come is in place, and close the socket."""
+        self._end_threads(CLOSE_S)
+        self._waker.close()
+        self._woken.close()
+        self.endpoint.close()
+
+    def _end_threads(self, within_s: float) -> None:
         self._closing = True
         self._call(lambda: None)
         self._tasks.put(None)
         for thread in self._threads:
-            thread.join(timeout=CLOSE_S)
-        self._waker.close()
-        self._woken.close()
-        self.endpoint.close()
+            if thread is not host.current_thread():
+                thread.join(timeout=within_s)
 
     def _call(self, function: Callable[[], None]) -> None:
         """Run a short function on the thread that moves datagrams, soon."""
@@ -108,7 +119,7 @@ class UdpLoop:
             self._broken(error)
 
     def _compute(self) -> None:
-        while (task := self._tasks.get()) is not None:
+        while (task := self._tasks.get()) is not None and not self._is_aborted:
             self._guarded(task)
 
     def _loop(self) -> None:

@@ -28,6 +28,7 @@ from latecomer.runtime.host import (
     SO_SNDBUF,
     SOL_SOCKET,
     Socket,
+    host,
 )
 from latecomer.runtime.network.addresses import datagram_socket
 from latecomer.runtime.optireduce.options import Options
@@ -71,7 +72,7 @@ class UdpSocket:
         self._socket.setblocking(False)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self.peers: Mapping[int, tuple[str, int]] = {}
-        self._reader = reader(self._socket)
+        self._reader = host.batch_reader(reader, self._socket)
         self._drained = False
         self._held: deque[Bytes] = deque()
         self._socket.setsockopt(SOL_SOCKET, SO_SNDBUF, options.send_buffer_bytes)
@@ -84,9 +85,9 @@ class UdpSocket:
             self._socket.setsockopt(IPPROTO_UDP, UDP_SEGMENT, 0)
         sends = "GSO" if segments else "one by one"
         receives = "GRO" if coalesces else "one by one"
-        host, port = self.address
+        own_host, port = self.address
         self.how = (
-            f"UDP {host}:{port}, send {sends}, receive {receives}, "
+            f"UDP {own_host}:{port}, send {sends}, receive {receives}, "
             f"receive buffer {granted // 1024} KiB"
         )
         self.together = options.burst if segments else 1
