@@ -1,16 +1,13 @@
-"""Late ranks, with real sleeps, and lost ones, at named places, which all others name."""
+"""Late ranks, and lost processes, which all others name."""
 
 from __future__ import annotations
 
 import os
 import signal
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -26,7 +23,7 @@ from latecomer.verify.core.verdict import Verdict
 from latecomer.verify.errors import ArgumentError, RankFailure, ScheduleRefused
 from tests.runtime.jobs import start
 from tests.runtime.schedules import arrivals, straggler
-from tests.runtime.spawning import on_ranks, together
+from tests.runtime.spawning import on_ranks
 
 TIMEOUT_S = 15.0
 """Until a silent rank is named; that all are done before the test's deadline is the check.
@@ -141,29 +138,6 @@ def test_ranks_that_disagree_on_who_is_late_refuse_to_start(rank, size, store, s
         assert "(1, 2)" in str(refused.value)
 
 
-class _Slow(Observer):
-    def step_begins(self, operation, phase, round):
-        time.sleep(1.4)
-
-
-@pytest.mark.parametrize("schedule", [(4, {3: 2})], indirect=True)
-@on_ranks(4, timeout_s=80)
-def test_a_wait_for_a_late_rank_is_not_held_against_those_between(rank, size, store, schedule):
-    """The late rank needs longer, all in all, than a wait may last; but it is never silent."""
-    is_late = rank in schedule.late
-    observer = _Slow() if is_late else None
-    executor = Executor(load(schedule), store, rank, size, timeout_s=6.0, observer=observer)
-    if is_late:
-        time.sleep(2.4)
-
-    began_s = time.monotonic()
-    assert executor.submit(torch.ones(10)).wait()[0].item() == 4.0
-    executor.close()
-
-    if not is_late:
-        assert time.monotonic() - began_s > 6.0
-
-
 def test_new_names_whose_programs_are_not_proved_are_refused(monkeypatch):
     """As if only the last rank knew the new names."""
     verified = load(arrivals(6, {5: 2}))
@@ -206,137 +180,40 @@ def test_the_programs_that_are_proved_for_new_names_are_those_that_run(monkeypat
     assert program == expected
 
 
-class Fault(Observer):
-    """Does something drastic at a step: (operation, phase, round).
+class Signal(Observer):
+    """The rank sends itself a signal at a step: (operation, phase, round)."""
 
-    ``kind`` is a signal, which the rank sends itself, or "stick" or "raise".
-    """
-
-    def __init__(self, kind, step):
-        self.kind = kind
+    def __init__(self, number, step):
+        self.number = number
         self.step = step
 
     def step_begins(self, operation, phase, round):
-        if (operation, phase, round) != self.step:
-            return
-        if self.kind == "stick":
-            time.sleep(600)  # killed before
-        elif self.kind == "raise":
-            raise RuntimeError("injected")
-        else:
-            os.kill(os.getpid(), self.kind)
+        if (operation, phase, round) == self.step:
+            os.kill(os.getpid(), self.number)
 
 
 ONE_LATE = straggler(4)
-TWO_LATE = arrivals(4, {2: 1, 3: 3})
 KILL = signal.SIGKILL
-STOP = signal.SIGSTOP
-CASES = [
-    (ONE_LATE, 0, KILL, (0, "reduce_scatter", 0)),
-    (ONE_LATE, 2, KILL, (2, "reduce_scatter", 1)),
-    (ONE_LATE, 1, KILL, (2, "completion", 1)),
-    (ONE_LATE, 3, KILL, (2, "completion", 0)),
-    (ONE_LATE, 2, STOP, (1, "completion", 2)),
-    (ONE_LATE, 2, "stick", (1, "completion", 2)),
-    (ONE_LATE, 1, "raise", (1, "completion", 1)),
-    (ONE_LATE, 3, "raise", (1, "completion", 1)),
-    (TWO_LATE, 2, KILL, ()),  # before it arrives
-    (TWO_LATE, 3, KILL, ()),
-    (TWO_LATE, 2, KILL, (1, "before 3", 1)),  # after it has, before the other late rank
-    (TWO_LATE, 3, KILL, (1, "completion", 2)),
-]
 
 
 @pytest.mark.parametrize(
-    ("schedule", "culprit", "kind", "step", "victim"),
-    # a rank that raises lives on: it is not a victim, which nobody waits for
-    [(*case, None if "raise" in case else case[1]) for case in CASES],
+    ("number", "step", "victim"),
+    [(KILL, (2, "reduce_scatter", 1), 2), (signal.SIGSTOP, (1, "completion", 2), 2)],
 )
 @on_ranks(4, timeout_s=40)
-def test_a_lost_rank_is_named_by_all_others_and_a_new_group_works(
-    rank, size, store, schedule, culprit, kind, step, victim
-):
-    """Without a ``step`` it dies before it arrives at operation 1."""
-    fault = Fault(kind, step) if rank == culprit and step else None
-    executor = Executor(load(schedule), store, rank, size, timeout_s=TIMEOUT_S, observer=fault)
-    late_s = {2: 0.2, 3: 0.6}.get(rank, 0.0) if len(schedule.late) == 2 else 0.0
+def test_a_lost_process_is_named_by_all_others(rank, size, store, number, step, victim):
+    """Real processes; tests/runtime/executor/test_lost_ranks.py has all places and faults."""
+    observer = Signal(number, step) if rank == victim else None
+    executor = Executor(load(ONE_LATE), store, rank, size, timeout_s=TIMEOUT_S, observer=observer)
 
     def run():
-        for number in range(5):
-            time.sleep(late_s)
-            if rank == culprit and number == 1 and not step:
-                os.kill(os.getpid(), kind)
+        for _ in range(5):
             executor.submit(torch.ones(50_000)).wait()
 
     with pytest.raises(RankFailure) as failed:
         run()
-    assert failed.value.ranks == (culprit,)
-    with pytest.raises(RankFailure):
-        executor.submit(torch.ones(3))
+    assert failed.value.ranks == (victim,)
     executor.close()
-
-    if rank != culprit:
-        _start_again(rank, size, store, without=culprit)
-
-
-def _start_again(rank, size, store, without):
-    """The survivors make a group of their own, under a new prefix, and all-reduce."""
-    survivors = [survivor for survivor in range(size) if survivor != without]
-    executor = Executor(
-        load(straggler(size - 1)),
-        dist.PrefixStore("again", store),
-        survivors.index(rank),
-        size - 1,
-        timeout_s=30,
-    )
-    assert executor.submit(torch.full((9,), float(rank))).wait()[0].item() == sum(survivors)
-    executor.close()
-
-
-def _wait_until_dead(process_id):
-    """A rank that is asked before its kill has taken effect may answer once more."""
-    state = ""
-    while state != "Z":  # dead, and not yet fetched by its parent
-        time.sleep(0.01)
-        try:
-            stat = Path(f"/proc/{process_id}/stat").read_text()
-        except OSError:
-            return
-        state = stat.rsplit(")", 1)[1].split()[0]
-
-
-@on_ranks(4, timeout_s=40, victims={1})
-def test_a_rank_that_has_finished_is_not_named_beside_one_that_dies(rank, size, store):
-    executor = Executor(load(ONE_LATE), store, rank, size, timeout_s=TIMEOUT_S)
-    executor.submit(torch.ones(10)).wait()
-    together(store, rank, size, "first is done")
-
-    if rank == 0:
-        executor.close()
-        store.set("rank 0 has closed", "")
-        return
-
-    store.wait(["rank 0 has closed"])
-    if rank == 1:
-        store.set("process of rank 1", str(os.getpid()))
-        os.kill(os.getpid(), KILL)
-    _wait_until_dead(int(store.get("process of rank 1")))
-    failure = executor.find_silent("asked by the test")
-    assert failure.ranks == (1,)
-    assert "rank 0 has closed after 1 operation" in str(failure)
-    executor.close()
-
-
-@on_ranks(4, timeout_s=40)
-def test_a_late_rank_that_never_comes_is_named_and_learns_it_when_it_does(rank, size, store):
-    executor = Executor(load(ONE_LATE), store, rank, size, timeout_s=TIMEOUT_S)
-    if rank == 3:
-        store.wait([f"{peer} has given up" for peer in range(3)])
-    reason = "has not entered operation 0" if rank < 3 else ""
-    with pytest.raises(RankFailure, match=reason) as caught:
-        executor.submit(torch.ones(10)).wait()
-    store.set(f"{rank} has given up", "")
-    assert caught.value.ranks == (3,)
 
 
 @pytest.mark.parametrize("backend", ["gloo", "latecomer"])
