@@ -8,7 +8,7 @@ FRAMEWORKS_PINS := -c constraints.txt -c tests/frameworks/constraints.txt
 # A run of the tests starts hundreds of processes: each would compile all modules again without it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-gpu-logic test-hunt test-differential test-docs test-viewer test-wheel fuzz simulate hunt mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
+.PHONY: help demo test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-gpu-logic test-hunt test-differential test-docs test-viewer test-lab test-wheel fuzz simulate hunt mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -78,7 +78,10 @@ test-docs: $(READY)  ## every command that a page shows, but for those that need
 
 test-viewer: $(READY)  ## the pages in a real browser (chromium; two minutes)
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[viewer]'
-	LATECOMER_BROWSER=required $(BIN)/python -m pytest tests/verify/viewer tests/runtime/telemetry_page
+	LATECOMER_BROWSER=required $(BIN)/python -m pytest -m 'not long' tests/verify/viewer tests/runtime/telemetry_page
+
+test-lab: $(READY)  ## jobs on hosts of an emulated network, firewalls and clusters' manifests (Linux; two minutes)
+	$(BIN)/python -m pytest -v -m lab tests/bench
 
 test-wheel: $(READY)  ## wheel and sdist: built, checked, installed into an empty environment (two minutes)
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[wheel]'

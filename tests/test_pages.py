@@ -21,12 +21,9 @@ def _blocks(language, page=README):
     return blocks
 
 
-@pytest.mark.slow_first
+@pytest.mark.docs_commands
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "page",
-    ["README.md", pytest.param("docs/howto/schedules.md", marks=pytest.mark.docs_commands)],
-)
+@pytest.mark.parametrize("page", ["README.md", "docs/howto/schedules.md"])
 def test_commands(page, tmp_path):
     blocks = _blocks("console", (ROOT / page).read_text())
     commands = [line[2:] for block in blocks for line in block.splitlines() if line[:2] == "$ "]
@@ -42,7 +39,7 @@ def test_the_readme_is_read_in_one_go():
     assert len(README.splitlines()) <= 120
 
 
-@pytest.mark.slow_first
+@pytest.mark.docs_commands
 def test_demo_with_four_ranks(tmp_path):
     demo = [sys.executable, ROOT / "examples" / "demo.py", "--out", tmp_path]
     shorter = ["--ranks", "4", "--late", "1", "--epochs", "2", "--delay-ms", "80"]

@@ -12,6 +12,8 @@ import pytest
 from bench.lab import Ports
 from tests.bench import clusters
 
+pytestmark = pytest.mark.lab
+
 JOB_S = 240.0  # against hangs; no claim on speed
 SLURM_PAGE = clusters.ROOT / "docs/howto/slurm.md"
 CLOSED = "28000-28063"
@@ -96,7 +98,6 @@ def test_the_network_policy_opens_what_the_pods_use():
     ]
 
 
-@pytest.mark.slow_first
 def test_a_pytorch_job_trains_through_the_network_policy(lab, folder):
     with lab(hosts=2, rate_mbit=1000) as up:
         up.admit(network_policy())
@@ -104,7 +105,6 @@ def test_a_pytorch_job_trains_through_the_network_policy(lab, folder):
     assert trained(result) == [0, 1, 2, 3]
 
 
-@pytest.mark.slow_first
 def test_a_batch_script_trains_through_the_ports_of_the_page(lab, folder):
     opened = re.findall(r"^(TCP|UDP) (\d+)-(\d+)", SLURM_PAGE.read_text(), re.MULTILINE)
     ports = [Ports(name.lower(), int(first), int(last)) for name, first, last in opened]
@@ -116,7 +116,6 @@ def test_a_batch_script_trains_through_the_ports_of_the_page(lab, folder):
     assert trained(result) == [0, 1, 2, 3]
 
 
-@pytest.mark.slow_first
 def test_an_indexed_job_trains_through_the_network_policy_and_closed_ports_are_noticed(lab, folder):
     """Before, at ports where neither TCP nor UDP passes, and where only TCP does, as for Gloo."""
     with lab(hosts=2, rate_mbit=1000) as up:

@@ -20,6 +20,8 @@ from bench.lab.mechanisms import CONGESTION
 from bench.lab.plan import plan
 from tests.runtime.spawning import execute
 
+pytestmark = pytest.mark.lab
+
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 20.0
 

@@ -19,6 +19,8 @@ from tests.verify.asynchronous.test_teccl import RING, solution
 from tests.verify.pipeline import documents as pipelines
 from tests.verify.viewer.pages import model_of_document, model_of_text
 
+pytestmark = pytest.mark.browser
+
 LEFT = "\ue012"
 RIGHT = "\ue014"
 HOME = "\ue011"
