@@ -34,7 +34,7 @@ $(FRAMEWORKS)/ready: pyproject.toml constraints.txt tests/frameworks/constraints
 demo: $(READY)   ## synthesize, prove and train with one late rank, beside plain DDP (about a minute)
 	$(BIN)/python examples/demo.py
 
-test: $(READY)   ## all tests (6 minutes on 2 idle cores)
+test: $(READY)   ## the tests (7 minutes on 2 idle cores)
 	$(BIN)/python -m pytest -n 5 --dist worksteal
 
 test-busy: $(READY)  ## all tests, RUNS=5 times, beside two busy loops: none may depend on the machine's mood
