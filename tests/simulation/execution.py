@@ -407,7 +407,7 @@ def _problems_of_rank(
         problems.append(f"rank {rank} was ended by {error!r}: {text}")
     if error is None and len(says.results) + len(says.errors) != len(plan.sizes):
         problems.append(f"rank {rank} has lost operations")
-    is_excused = plan.kind == "optireduce" and optireduce.is_excused(plan, says.failure)
+    is_excused = plan.kind == "optireduce" and optireduce.is_excused(plan, says.errors)
     if not plan.may_fail and (says.errors or error is not None) and not is_excused:
         text = next(iter(says.errors.values()), str(error))
         problems.append(f"rank {rank} failed though nothing has happened: {text}")
@@ -460,6 +460,8 @@ def _innocent(plan: Plan, rank: int, failure: RankFailure) -> list[int]:
     has_cut = any(isinstance(fault, Cut) for fault in plan.faults)
     if not plan.may_fail or rank in plan.culprits:
         return []  # one that was stopped, or cut off, comes back to others that have given up
+    if any(isinstance(fault, StoreTrouble) for fault in plan.faults):
+        return []  # without the store ranks do not start, and those that have wait for them
     if has_cut and named & plan.culprits:
         return []  # those between whom nothing passes hold up all others, in a circle
     return sorted(named - plan.culprits)
