@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from unittest import mock
 
 import torch
 
@@ -32,9 +31,7 @@ from latecomer import synth
 from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.executor.load import Verified, load
 from latecomer.runtime.host import host
-from latecomer.runtime.policy import candidates
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
-from latecomer.runtime.policy.machines import ALONE
 from latecomer.runtime.policy.options import MODES, Mode, Options
 from latecomer.runtime.simulation.arrivals import (
     Arrivals,
@@ -55,7 +52,6 @@ from latecomer.runtime.simulation.comparison import (
 from latecomer.runtime.simulation.job import Job
 from latecomer.runtime.simulation.meeting import Store
 from latecomer.runtime.simulation.network import Weather
-from latecomer.synth import candidates as synth_candidates
 from latecomer.synth.straggler.generate import generate
 from latecomer.synth.units import format_bytes
 from tests.simulation.execution import made_once
@@ -204,9 +200,6 @@ def fine_steps_s(setting: Setting, mode: Mode) -> list[float]:
     ranks = arrivals.ranks
     late = (usual_straggler(setting.arrivals(), LOOKED_AT),) if mode == "static" else ()
     options = Options(mode, late=late)
-    with mock.patch.object(synth_candidates, "SEARCH_S", 600.0):
-        candidates._made(ranks, options.at_most_late(ranks), ALONE)
-
     weather = Weather(
         rate=setting.bandwidth,
         latency_s=setting.latency_s,
@@ -240,7 +233,7 @@ def fine_steps_s(setting: Setting, mode: Mode) -> list[float]:
     return [end_s - begin_s for begin_s, end_s in zip(begun_s, ended_s, strict=True)]
 
 
-def small_setting(ranks: int, arrivals: Callable[[], Arrivals], steps: int) -> Setting:
+def small_setting(arrivals: Callable[[], Arrivals], steps: int) -> Setting:
     """A job that whole executors run in seconds: 400 kB over 200 Mbit/s."""
     return Setting(arrivals, latency_s=250e-6, bandwidth=25e6, work=Work(400_000), steps=steps)
 
@@ -259,7 +252,7 @@ def coarse_table(ranks: int, steps: int) -> None:
     """The coarse model beside whole executors."""
     print("| late | mode | whole executors | coarse | ratio |\n|:--|:--|--:|--:|--:|")
     for name, arrivals in small_arrivals(ranks).items():
-        setting = small_setting(ranks, arrivals, steps)
+        setting = small_setting(arrivals, steps)
         comparison = compare(setting, MODES)
         for result in comparison.results:
             fine_s = statistics.fmean(fine_steps_s(setting, result.mode))

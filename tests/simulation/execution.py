@@ -28,7 +28,6 @@ from latecomer.runtime.optireduce.engine import OptiReduceEngine
 from latecomer.runtime.policy import candidates
 from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
-from latecomer.runtime.policy.machines import ALONE
 from latecomer.runtime.policy.options import Options
 from latecomer.runtime.simulation.job import Job, Outcome
 from latecomer.runtime.simulation.meeting import Store
@@ -106,8 +105,6 @@ def execute(plan: Plan) -> Execution:
     execution = Execution(plan)
     told = {rank: Told() for rank in range(plan.ranks)}
     execution.told = told
-    if plan.kind not in ("executor", "optireduce"):
-        _make_candidates(plan)
     _arrange(job, plan)
     watched = Watched(job, clocks_are_good=plan.clocks_are_good)
     outcomes: dict[int, Outcome] = {}
@@ -302,27 +299,19 @@ def _options(plan: Plan) -> Options:
     return Options(plan.kind, late=late)
 
 
-def _make_candidates(plan: Plan) -> None:
-    """Make what rank 0 would search for at the start, once for all executions of this process.
-
-    Else it would depend on the processor whether a search comes to an end in its time.
-    """
-    most_late = _options(plan).at_most_late(plan.ranks)
-    with mock.patch.object(synth_candidates, "SEARCH_S", 600.0):
-        candidates._made(plan.ranks, most_late, ALONE)
-
-
 PROGRAMS = cache(closed_form.proved_programs)
 CANDIDATES = cache(candidates._proved)
 
 
 @contextlib.contextmanager
 def made_once() -> Iterator[None]:
-    """What each rank of a job makes and proves for itself is made once for this whole process.
+    """What ranks search for, make and prove at a start is made once for this whole process.
 
-    It is the same each time and takes a second where all candidates are made at the start.
+    It is the same each time and takes seconds. A search has as long as it needs: else it would
+    depend on the processor whether it comes to an end.
     """
     with (
+        mock.patch.object(synth_candidates, "SEARCH_S", 600.0),
         mock.patch.object(closed_form, "proved_programs", PROGRAMS),
         mock.patch.object(candidates, "_proved", CANDIDATES),
     ):

@@ -91,7 +91,7 @@ def test_links_do_one_thing_at_a_time_and_all_of_it(works):
 @pytest.mark.parametrize("late", ["one late", "another in each step", "tails"])
 def test_whole_executors_take_as_long(mode, late):
     """On 8 hosts here; ``python -m bench.scale coarse`` has 16 hosts and all modes."""
-    setting = small_setting(8, small_arrivals(8)[late], steps=6)
+    setting = small_setting(small_arrivals(8)[late], steps=6)
     comparison = compare(setting, [mode])
     coarse_s = comparison.results[-1].step_s
     fine_s = statistics.fmean(fine_steps_s(setting, mode))
@@ -99,7 +99,7 @@ def test_whole_executors_take_as_long(mode, late):
 
 
 def test_a_network_that_is_half_as_fast_is_noticed():
-    setting = small_setting(8, small_arrivals(8)["none late"], steps=4)
+    setting = small_setting(small_arrivals(8)["none late"], steps=4)
     slower = Setting(
         setting.arrivals, setting.latency_s, setting.bandwidth / 2, setting.work, setting.steps
     )
