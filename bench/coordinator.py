@@ -21,10 +21,9 @@ import msgspec
 
 from latecomer.runtime.network.clock import Ping, Pong
 from latecomer.runtime.policy.agent import RankAgent
-from latecomer.runtime.policy.candidates import CLASSES
-from latecomer.runtime.policy.cost_model import AlphaBeta, Phase, Profile, ScheduleCandidate
+from latecomer.runtime.policy.candidates import costs_of_closed_forms
+from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
 from latecomer.runtime.policy.options import MODES, Mode, Options, PolicyInputs
-from latecomer.synth.candidates import closed_form_costs
 from tests.runtime.policy.network import MESSAGES, Network
 
 WARM_UP = 20
@@ -33,18 +32,6 @@ SPREAD_S = 0.001
 METER_S = -sum(time.thread_time() - time.thread_time() for _ in range(1000)) / 1000
 """What reading the meter costs; it is taken off."""
 LINE = AlphaBeta(1e-6, 1e-6)  # both ways; of a buffer of 10 ms on a port
-
-
-def closed_forms(ranks: int) -> tuple[ScheduleCandidate, ...]:
-    """What decisions may choose from, beyond the ranks for which schedules are searched."""
-
-    def priced(chunks: int) -> ScheduleCandidate:
-        waiting_cost, completion_cost = closed_form_costs(ranks, chunks)
-        waiting = Phase(waiting_cost.messages, float(waiting_cost.share))
-        completion = Phase(completion_cost.messages, float(completion_cost.share))
-        return ScheduleCandidate(f"one late, k = {chunks}", 1, waiting, completion, on_demand=True)
-
-    return tuple(map(priced, CLASSES))
 
 
 class Metered:
@@ -81,7 +68,7 @@ class Timed(Network):
     def __post_init__(self) -> None:
         """Agents with the candidates of so many ranks; nothing counted yet."""
         super().__post_init__()
-        candidates = closed_forms(self.size)
+        candidates = costs_of_closed_forms(self.size)
         profile = Profile(self.size, LINE, LINE)
         for rank in range(self.size):
             inputs = PolicyInputs(self.options, self.size, candidates, profile)

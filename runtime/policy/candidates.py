@@ -80,8 +80,14 @@ def candidates(
 def costs_of_candidates(ranks: int, most_late: int) -> tuple[ScheduleCandidate, ...]:
     """What a job of so many ranks, one on each machine, chooses from: as :func:`candidates`."""
     offered = _made(ranks, most_late, ALONE) if ranks <= MOST_RANKS_SEARCHED else ()
+    searched = tuple(candidate for _, candidate in offered)
+    return searched + costs_of_closed_forms(ranks)
+
+
+def costs_of_closed_forms(ranks: int) -> tuple[ScheduleCandidate, ...]:
+    """Those of them that are not searched for: for one late rank, in so many chunks each."""
     closed_forms = [_closed_form(ranks, 0, chunks) for chunks in CLASSES]
-    return tuple(candidate for _, candidate in (*offered, *closed_forms))
+    return tuple(candidate for _, candidate in closed_forms)
 
 
 @functools.cache

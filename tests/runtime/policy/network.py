@@ -17,6 +17,7 @@ from latecomer.runtime.policy.coordinator import Fault
 from latecomer.runtime.policy.cost_model import AlphaBeta, Phase, Profile, ScheduleCandidate
 from latecomer.runtime.policy.messages import NATIVE, Arrive, Decide, PolicyMessage
 from latecomer.runtime.policy.options import Options, PolicyInputs
+from latecomer.runtime.simulation.cluster import Links
 
 MESSAGES = msgspec.msgpack.Decoder(PolicyMessage)
 LARGE = 10**4
@@ -42,9 +43,8 @@ def inputs(ranks, options=None, head_of=0, *, all_made=True):
 class Network:
     """``size`` ranks that run ``operations`` operations, each rank at its own pace.
 
-    Links are a server of unit speed that the oldest operation has first: an operation is one piece
-    of work N from when all ranks run it natively, or W from when those who are not late run the
-    schedule, then C from when all do.
+    Links serve the oldest operation first: an operation is one piece of work N from when all ranks
+    run it natively, or W from when those who are not late run the schedule, then C from when all do.
     """
 
     size: int
@@ -88,7 +88,7 @@ class Network:
         self._woken = [math.inf] * n
         self._finished = [0] * n
         self._busy = [False] * n
-        self._served = []  # (from, until), in the order of their time
+        self._links = Links()
 
     def run(self, limit_s=600.0):
         """Until all operations are decided everywhere, ranks disagree, or the limit."""
@@ -199,28 +199,16 @@ class Network:
         native_slower, schedule_slower = self.slower
         if decision.candidate == NATIVE:
             native_s = self.agents[0].inputs.native_s(nbytes, corrected=False)
-            return self._serve(begins_s[-1], native_slower * native_s)
+            return self._links.serve(begins_s[-1], native_slower * native_s)
 
         schedule = self.predicted(decision, nbytes)
         last_on_time_s = begins_s[-1 - len(decision.late)]
-        waited_s = self._serve(last_on_time_s, schedule_slower * schedule.waiting_s)
-        return self._serve(max(begins_s[-1], waited_s), schedule_slower * schedule.completion_s)
+        waited_s = self._links.serve(last_on_time_s, schedule_slower * schedule.waiting_s)
+        return self._links.serve(
+            max(begins_s[-1], waited_s), schedule_slower * schedule.completion_s
+        )
 
     def predicted(self, decision, nbytes):
         """W and C of the schedule that was decided, by the profile."""
         schedules = self.agents[0].inputs.times(len(decision.late), nbytes, corrected=False)
         return next(times for times in schedules if times.candidate == decision.candidate)
-
-    def _serve(self, from_s, left_s):
-        """When the links have done so much more work, in the gaps that older operations leave."""
-        parts = []
-        for since_s, until_s in self._served:
-            gap_s = max(0.0, since_s - from_s)
-            if gap_s >= left_s:
-                break
-            if gap_s:
-                parts.append((from_s, since_s))
-                left_s -= gap_s
-            from_s = max(from_s, until_s)
-        self._served = sorted([*self._served, *parts, (from_s, from_s + left_s)])
-        return from_s + left_s
