@@ -32,18 +32,16 @@ from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.executor.load import Verified, load
 from latecomer.runtime.host import host
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
-from latecomer.runtime.policy.options import MODES, Mode, Options
+from latecomer.runtime.policy.options import MODES, Mode
 from latecomer.runtime.simulation.arrivals import (
     Arrivals,
     OfTrace,
     OneLate,
     Tails,
     read,
-    usual_straggler,
 )
-from latecomer.runtime.simulation.cluster import Work
+from latecomer.runtime.simulation.cluster import StepWork
 from latecomer.runtime.simulation.comparison import (
-    LOOKED_AT,
     ModeResult,
     Setting,
     compare,
@@ -181,7 +179,7 @@ def modes_table(steps: int) -> None:
             arrivals=lab_arrivals(scenario),
             latency_s=LAB_LATENCY_S,
             bandwidth=LAB_SHARE * LAB_MBIT * 1e6 / 8,
-            work=Work(LAB_BUCKET, LAB_BUCKETS),
+            work=StepWork(LAB_BUCKET, LAB_BUCKETS),
             steps=steps,
         )
         comparison = compare(setting, list(measured_s))
@@ -197,9 +195,7 @@ def modes_table(steps: int) -> None:
 def fine_steps_s(setting: Setting, mode: Mode) -> list[float]:
     """The steps of a setting (one bucket) with whole executors on simulated hosts."""
     arrivals = setting.arrivals()
-    ranks = arrivals.ranks
-    late = (usual_straggler(setting.arrivals(), LOOKED_AT),) if mode == "static" else ()
-    options = Options(mode, late=late)
+    options = setting.options(mode)
     weather = Weather(
         rate=setting.bandwidth,
         latency_s=setting.latency_s,
@@ -207,7 +203,7 @@ def fine_steps_s(setting: Setting, mode: Mode) -> list[float]:
         buffer=512 * 1024,
         short=0.0,
     )
-    job = Job(ranks, setting.seed, weather, most_steps=10**9)
+    job = Job(setting.ranks, setting.seed, weather, most_steps=10**9)
     steps = [arrivals.step(number) for number in range(setting.steps)]
     begun_s = [float("inf")] * len(steps)
     ended_s = [0.0] * len(steps)
@@ -235,7 +231,7 @@ def fine_steps_s(setting: Setting, mode: Mode) -> list[float]:
 
 def small_setting(arrivals: Callable[[], Arrivals], steps: int) -> Setting:
     """A job that whole executors run in seconds: 400 kB over 200 Mbit/s."""
-    return Setting(arrivals, latency_s=250e-6, bandwidth=25e6, work=Work(400_000), steps=steps)
+    return Setting(arrivals, latency_s=250e-6, bandwidth=25e6, work=StepWork(400_000), steps=steps)
 
 
 def small_arrivals(ranks: int) -> dict[str, Callable[[], Arrivals]]:
@@ -273,7 +269,7 @@ def traces_table(all_ranks: Sequence[int], steps: int) -> None:
                 arrivals,
                 latency_s=20e-6,
                 bandwidth=25e9 / 8,
-                work=Work(2**30 // 8, 8, overlap_s=0.3),
+                work=StepWork(2**30 // 8, 8, overlap_s=0.3),
                 steps=steps,
             )
             native_s = 0.0
@@ -299,13 +295,13 @@ def print_trace_row(
     name: str, ranks: int, result: ModeResult, native_s: float, wall_s: float
 ) -> None:
     """What one mode did with so many ranks."""
-    outcome = result.outcome
+    figures = result.figures
     cells = [
         f"{result.step_s:.3f}",
         f"{result.step_s / native_s:.3f}",
-        f"{outcome.early / outcome.operations:.0%}",
-        f"{outcome.messages / outcome.operations:.1f}",
-        f"{max(outcome.cpu_s) / outcome.operations * 1e3:.2f}",
+        f"{figures.early / figures.operations:.0%}",
+        f"{figures.messages / figures.operations:.1f}",
+        f"{max(figures.cpu_s) / figures.operations * 1e3:.2f}",
         f"{wall_s:.0f} s",
     ]
     print(f"| {name} | {ranks} | {result.mode} | {' | '.join(cells)} |", flush=True)

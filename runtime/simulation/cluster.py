@@ -38,7 +38,7 @@ SOON_S = 1e-6  # after a timer that is overdue
 
 
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """What a step reduces.
 
     Args:
@@ -62,7 +62,7 @@ class Took:
 
 
 @dataclass
-class Outcome:
+class Figures:
     """What became of a job."""
 
     steps: list[Took] = field(default_factory=list)
@@ -94,6 +94,8 @@ class Links:
 
     def serve(self, from_s: float, work_s: float) -> float:
         """When so much work is done that can begin at a time, in the gaps that others leave."""
+        if not work_s:
+            return from_s  # what takes no time takes no place
         parts = []
         for since_s, until_s in self._busy:
             gap_s = max(0.0, since_s - from_s)
@@ -133,7 +135,7 @@ class Cluster:
         options: Options,
         candidates: tuple[ScheduleCandidate, ...],
         profile: Profile,
-        work: Work,
+        work: StepWork,
         arrivals: Arrivals,
         *,
         seed: int = 0,
@@ -162,21 +164,21 @@ class Cluster:
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = 0
         self._rings_s = [float("inf")] * self.ranks  # by rank: when its timer does
-        self.outcome = Outcome(cpu_s=[0.0] * self.ranks)
+        self.figures = Figures(cpu_s=[0.0] * self.ranks)
 
     def run(self, steps: int) -> Iterator[Took]:
         """Run so many steps, and tell of each when it is done."""
         for rank in range(self.ranks):
             self._follow(rank)
-        while len(self.outcome.steps) < steps:
+        while len(self.figures.steps) < steps:
             self._begin()
             while self._left:
                 self._next_event()
-            yield self.outcome.steps[-1]
+            yield self.figures.steps[-1]
 
     def _begin(self) -> None:
         """All ranks begin a step; each comes to its buckets as its backward makes them."""
-        number = len(self.outcome.steps)
+        number = len(self.figures.steps)
         self._began_s = self.now_s
         self._links.forget(self.now_s)
         self._step = self._arrivals.step(number)
@@ -205,7 +207,7 @@ class Cluster:
             return call(*args)
         began_s = host.thread_time()
         result = call(*args)
-        self.outcome.cpu_s[rank] += host.thread_time() - began_s
+        self.figures.cpu_s[rank] += host.thread_time() - began_s
         return result
 
     def _arrive(self, rank: int, operation: int) -> None:
@@ -248,7 +250,7 @@ class Cluster:
         payloads: dict[int, bytes] = {}  # by the message's identity
         sends = list(agent.messages_to_send(self.now_s))
         for _, message in sends:
-            self.outcome.messages += not isinstance(message, Ping | Pong)
+            self.figures.messages += not isinstance(message, Ping | Pong)
             if id(message) not in payloads:
                 payloads[id(message)] = msgspec.msgpack.encode(message)
         return [(peer, payloads[id(message)]) for peer, message in sends]
@@ -271,9 +273,9 @@ class Cluster:
         if operation.undecided:
             return
 
-        self.outcome.operations += 1
-        self.outcome.early += decision.candidate != NATIVE
-        self.outcome.reasons[decision.reason] += 1
+        self.figures.operations += 1
+        self.figures.early += decision.candidate != NATIVE
+        self.figures.reasons[decision.reason] += 1
         del self._operations[number]
         self._at(self._end_s(operation, decision), self._done, number)
 
@@ -301,4 +303,4 @@ class Cluster:
                 last_s=self._step.last_s,
                 end_s=self.now_s - self._began_s,
             )
-            self.outcome.steps.append(took)
+            self.figures.steps.append(took)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -61,7 +61,7 @@ def simulate(
     if picture is not None:
         require_replaceable("--picture", picture, DRAWING, force=force)
 
-    from latecomer.runtime.simulation.cluster import Work
+    from latecomer.runtime.simulation.cluster import StepWork
     from latecomer.runtime.simulation.comparison import Setting, compare
     from latecomer.runtime.simulation.report import as_picture, as_text
     from latecomer.synth.units import parse_bandwidth, parse_bytes, parse_seconds
@@ -70,7 +70,7 @@ def simulate(
         arrivals=source(arrivals, ranks, seed),
         latency_s=parse_seconds("--latency", latency),
         bandwidth=parse_bandwidth("--bandwidth", bandwidth),
-        work=Work(
+        work=StepWork(
             nbytes=parse_bytes("--bytes", size),
             buckets=buckets,
             overlap_s=parse_seconds("--overlap", overlap),
@@ -132,11 +132,11 @@ def require_ranks(ranks: int) -> int:
 
 def chosen_modes(text: str) -> tuple[Mode, ...]:
     """The modes that are named, in their order; ArgumentError for what is none."""
-    from latecomer.runtime.policy.options import MODES, Mode
+    from latecomer.runtime.policy.options import MODES
 
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in get_args(Mode):
+        if name not in MODES:
             raise ArgumentError("--modes", text, f"must be of {', '.join(MODES)}; {name} is none")
     return tuple(cast("Mode", name) for name in dict.fromkeys(names))
 

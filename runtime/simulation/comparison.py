@@ -9,13 +9,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from latecomer.runtime.policy.candidates import costs_of_candidates
-from latecomer.runtime.policy.cost_model import AlphaBeta, Profile, times
+from latecomer.runtime.policy.cost_model import AlphaBeta, Profile, ScheduleCandidate, times
 from latecomer.runtime.policy.options import Mode, Options
 from latecomer.runtime.simulation.arrivals import Arrivals, usual_straggler
-from latecomer.runtime.simulation.cluster import Cluster, Outcome, Work
+from latecomer.runtime.simulation.cluster import Cluster, Figures, StepWork
 
 NATIVE_MODE: Mode = "native"
 LOOKED_AT = 20  # steps from which it is seen whom one would name in mode static
@@ -37,15 +38,31 @@ class Setting:
     arrivals: Callable[[], Arrivals]
     latency_s: float
     bandwidth: float
-    work: Work
+    work: StepWork
     steps: int
     seed: int = 0
+
+    @cached_property
+    def ranks(self) -> int:
+        """Their number."""
+        return self.arrivals().ranks
+
+    @cached_property
+    def text(self) -> str:
+        """What the arrivals are."""
+        return self.arrivals().text
 
     @property
     def profile(self) -> Profile:
         """The links as ``latecomer profile`` would find them."""
         link = AlphaBeta(self.latency_s, 1.0 / self.bandwidth)
-        return Profile(self.arrivals().ranks, native=link, schedule=link)
+        return Profile(self.ranks, native=link, schedule=link)
+
+    def options(self, mode: Mode) -> Options:
+        """A mode's; static is told of the rank that is last most often."""
+        if mode != "static":
+            return Options(mode)
+        return Options(mode, late=(usual_straggler(self.arrivals(), LOOKED_AT),))
 
 
 @dataclass(frozen=True)
@@ -54,36 +71,36 @@ class ModeResult:
 
     mode: Mode
     late: tuple[int, ...]  # the ranks that were named, in mode static
-    outcome: Outcome
+    figures: Figures
 
     @property
     def step_s(self) -> float:
         """A step, on average."""
-        return statistics.fmean(took.end_s for took in self.outcome.steps)
+        return statistics.fmean(took.end_s for took in self.figures.steps)
 
     @property
     def median_s(self) -> float:
         """The median step."""
-        return statistics.median(took.end_s for took in self.outcome.steps)
+        return statistics.median(took.end_s for took in self.figures.steps)
 
     @property
     def reason(self) -> str:
         """The most frequent one for how operations ran."""
-        return self.outcome.reasons.most_common(1)[0][0]
+        return self.figures.reasons.most_common(1)[0][0]
 
     def as_json(self) -> dict[str, Any]:
         """For machines."""
-        outcome = self.outcome
+        figures = self.figures
         return {
             "mode": self.mode,
             "late": list(self.late),
             "step_s": self.step_s,
             "median_s": self.median_s,
-            "steps_s": [took.end_s for took in outcome.steps],
-            "operations": outcome.operations,
-            "early": outcome.early,
-            "reasons": dict(outcome.reasons.most_common()),
-            "messages": outcome.messages,
+            "steps_s": [took.end_s for took in figures.steps],
+            "operations": figures.operations,
+            "early": figures.early,
+            "reasons": dict(figures.reasons.most_common()),
+            "messages": figures.messages,
         }
 
 
@@ -92,7 +109,6 @@ class Comparison:
     """All modes of a setting; ``native`` is always among them."""
 
     setting: Setting
-    text: str  # of the arrivals
     results: tuple[ModeResult, ...]
     native_s: float  # an operation, from the last arrival on
     ceiling_s: float  # what no schedule can exceed: saved by one operation at best
@@ -105,20 +121,20 @@ class Comparison:
     @property
     def compute_s(self) -> float:
         """Until the first rank has its gradients, on average."""
-        return statistics.fmean(took.first_s for took in self.native.outcome.steps)
+        return statistics.fmean(took.first_s for took in self.native.figures.steps)
 
     @property
     def wait_s(self) -> float:
         """From then until the last one has, on average."""
-        steps = self.native.outcome.steps
+        steps = self.native.figures.steps
         return statistics.fmean(took.last_s - took.first_s for took in steps)
 
     def as_json(self) -> dict[str, Any]:
         """For machines."""
         work = self.setting.work
         return {
-            "ranks": self.setting.arrivals().ranks,
-            "arrivals": self.text,
+            "ranks": self.setting.ranks,
+            "arrivals": self.setting.text,
             "latency_s": self.setting.latency_s,
             "bytes_per_s": self.setting.bandwidth,
             "bytes": work.nbytes,
@@ -148,15 +164,12 @@ def compare(
     """
     others = [mode for mode in modes if mode != NATIVE_MODE]
     results = [run_mode(setting, mode, progress) for mode in (NATIVE_MODE, *others)]
-    profile = setting.profile
-    nbytes = setting.work.nbytes
-    native_s = profile.native_s(nbytes)
+    native_s = setting.profile.native_s(setting.work.nbytes)
     return Comparison(
         setting=setting,
-        text=setting.arrivals().text,
         results=tuple(results),
         native_s=native_s,
-        ceiling_s=max(0.0, native_s - _shortest_completion_s(profile, nbytes)),
+        ceiling_s=max(0.0, native_s - _shortest_completion_s(setting)),
     )
 
 
@@ -168,26 +181,31 @@ def run_mode(
     is_metered: bool = False,
 ) -> ModeResult:
     """Run one mode; ``is_metered``: the processor's time of each rank's decisions is measured."""
-    late = (usual_straggler(setting.arrivals(), LOOKED_AT),) if mode == "static" else ()
-    options = Options(mode, late=late)
-    arrivals = setting.arrivals()
+    options = setting.options(mode)
     progress(mode, 0)
     cluster = Cluster(
         options,
-        costs_of_candidates(arrivals.ranks, options.at_most_late(arrivals.ranks)),
+        _candidates(setting.ranks, options.at_most_late(setting.ranks)),
         setting.profile,
         setting.work,
-        arrivals,
+        setting.arrivals(),
         seed=setting.seed,
         is_metered=is_metered,
     )
     for number, _ in enumerate(cluster.run(setting.steps)):
         progress(mode, number + 1)
-    return ModeResult(mode, late, cluster.outcome)
+    return ModeResult(mode, options.late, cluster.figures)
 
 
-def _shortest_completion_s(profile: Profile, nbytes: int) -> float:
+def _candidates(ranks: int, most_late: int) -> tuple[ScheduleCandidate, ...]:
+    """What a mode chooses from: of all that a job's modes may want, which are searched once."""
+    all_modes = max(most_late, Options().at_most_late(ranks), 1)
+    candidates = costs_of_candidates(ranks, all_modes)
+    return tuple(candidate for candidate in candidates if candidate.late <= most_late)
+
+
+def _shortest_completion_s(setting: Setting) -> float:
     """What is left to do when one rank was waited for, by the best schedule for that."""
-    candidates = costs_of_candidates(profile.ranks, 1)
-    schedules = times(candidates, profile, 1, nbytes)
+    candidates = _candidates(setting.ranks, 1)
+    schedules = times(candidates, setting.profile, 1, setting.work.nbytes)
     return min(schedule.completion_s for schedule in schedules)

@@ -35,24 +35,24 @@ def as_text(comparison: Comparison) -> str:
 def _title(comparison: Comparison) -> str:
     setting = comparison.setting
     work = setting.work
-    ranks = comparison.setting.arrivals().ranks
+    ranks = comparison.setting.ranks
     bucket = "bucket" if work.buckets == 1 else "buckets"
     return (
         f"{ranks} ranks, {work.buckets} {bucket} of {format_bytes(work.nbytes)}, "
         f"{format_bandwidth(setting.bandwidth)}, {format_seconds(setting.latency_s)}; "
-        f"{setting.steps} steps, seed {setting.seed}\narrivals: {comparison.text}"
+        f"{setting.steps} steps, seed {setting.seed}\narrivals: {comparison.setting.text}"
     )
 
 
 def _row(comparison: Comparison, result: ModeResult) -> tuple[str, ...]:
-    outcome = result.outcome
+    figures = result.figures
     return (
         result.mode,
         f"{result.step_s:.4g}",
         f"{result.median_s:.4g}",
         f"{result.step_s / comparison.native.step_s:.3f}",
-        f"{outcome.early / outcome.operations:.0%}",
-        f"{outcome.messages / outcome.operations:.1f}",
+        f"{figures.early / figures.operations:.0%}",
+        f"{figures.messages / figures.operations:.1f}",
         result.reason,
     )
 
@@ -93,7 +93,7 @@ def as_picture(comparison: Comparison) -> str:
     longest_s = max(result.step_s for result in comparison.results)
     scale = WIDTH / longest_s
     body = [words(LEFT, 20, _title(comparison).partition("\n")[0], size=12, bold=True)]
-    body.append(words(LEFT, 36, f"arrivals: {comparison.text}"))
+    body.append(words(LEFT, 36, f"arrivals: {comparison.setting.text}"))
     for number, result in enumerate(comparison.results):
         y = TOP + number * (BAR + 8)
         body.append(words(LEFT - 8, y + 15, result.mode, anchor="end"))

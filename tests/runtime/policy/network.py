@@ -44,7 +44,8 @@ class Network:
     """``size`` ranks that run ``operations`` operations, each rank at its own pace.
 
     Links serve the oldest operation first: an operation is one piece of work N from when all ranks
-    run it natively, or W from when those who are not late run the schedule, then C from when all do.
+    run it natively, or W from when those who are not late run the schedule, and then C from when
+    all do.
     """
 
     size: int

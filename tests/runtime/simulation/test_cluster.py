@@ -6,7 +6,7 @@ import itertools
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bench.scale import fine_steps_s, small_arrivals, small_setting
@@ -14,7 +14,7 @@ from latecomer.runtime.policy.candidates import costs_of_candidates
 from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
 from latecomer.runtime.policy.options import Options
 from latecomer.runtime.simulation.arrivals import OneLate, Tails
-from latecomer.runtime.simulation.cluster import Cluster, Links, Work
+from latecomer.runtime.simulation.cluster import Cluster, Links, StepWork
 from latecomer.runtime.simulation.comparison import Setting, compare
 
 RANKS = 64  # closed forms only: nothing is searched
@@ -29,17 +29,17 @@ def cluster(mode, arrivals, work, *, late=(), seed=0):
 
 
 def test_native_takes_a_ring_from_the_last_arrival_on():
-    job, profile = cluster("native", OneLate(RANKS, 1, 0.5), Work(2**24, buckets=3))
+    job, profile = cluster("native", OneLate(RANKS, 1, 0.5), StepWork(2**24, buckets=3))
     steps = list(job.run(4))
     expected_s = 0.5 + 3 * profile.native_s(2**24)
     assert [took.end_s for took in steps] == pytest.approx([expected_s] * 4)
     assert {took.last_s for took in steps} == {0.5}
-    assert job.outcome.early == 0
-    assert job.outcome.messages == 0  # natively nobody asks
+    assert job.figures.early == 0
+    assert job.figures.messages == 0  # natively nobody asks
 
 
 def test_buckets_that_are_ready_early_are_reduced_meanwhile():
-    alone, profile = cluster("native", OneLate(RANKS, 1, 1.0), Work(2**24, 4, overlap_s=0.9))
+    alone, profile = cluster("native", OneLate(RANKS, 1, 1.0), StepWork(2**24, 4, overlap_s=0.9))
     (took,) = alone.run(1)
     assert took.end_s == pytest.approx(1.0 + profile.native_s(2**24))
 
@@ -47,7 +47,7 @@ def test_buckets_that_are_ready_early_are_reduced_meanwhile():
 def test_a_schedule_returns_what_the_theorem_says():
     """Beyond the wait: the completion of the best number of chunks, which lies near S * beta."""
     nbytes = 2**26
-    job, profile = cluster("static", OneLate(RANKS, 1, 0.5), Work(nbytes), late=(RANKS - 1,))
+    job, profile = cluster("static", OneLate(RANKS, 1, 0.5), StepWork(nbytes), late=(RANKS - 1,))
     (took,) = job.run(1)
     completion_s = took.end_s - 0.5
     assert nbytes * LINK.beta_s <= completion_s < 1.2 * nbytes * LINK.beta_s
@@ -55,19 +55,19 @@ def test_a_schedule_returns_what_the_theorem_says():
 
 
 def test_auto_finds_who_is_late_and_is_as_good_as_static():
-    work = Work(2**26)
+    work = StepWork(2**26)
     auto, _ = cluster("auto", OneLate(RANKS, 1, 0.5), work)
     static, _ = cluster("static", OneLate(RANKS, 1, 0.5), work, late=(RANKS - 1,))
     autos = list(auto.run(12))
     (static_step,) = static.run(1)
     assert autos[-1].end_s == pytest.approx(static_step.end_s, rel=0.02)
-    assert auto.outcome.early >= 9
-    assert auto.outcome.messages > 0
+    assert auto.figures.early >= 9
+    assert auto.figures.messages > 0
 
 
 def test_the_same_seed_is_the_same_job():
     def ends(seed):
-        job, _ = cluster("auto", Tails(RANKS, 5, 1.2, 0.02), Work(2**22), seed=seed)
+        job, _ = cluster("auto", Tails(RANKS, 5, 1.2, 0.02), StepWork(2**22), seed=seed)
         return [took.end_s for took in job.run(6)]
 
     assert ends(1) == ends(1)
@@ -75,6 +75,7 @@ def test_the_same_seed_is_the_same_job():
 
 
 @given(st.lists(st.tuples(st.floats(0, 50), st.floats(0, 5)), min_size=1, max_size=12))
+@example([(0.0, 2.0), (1.0, 0.0)])
 def test_links_do_one_thing_at_a_time_and_all_of_it(works):
     links = Links()
     ends = [links.serve(from_s, work_s) for from_s, work_s in works]
