@@ -9,10 +9,14 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
+import torch
+
 from latecomer.runtime.host import host
 from latecomer.runtime.simulation.job import Body, Job, Outcome
 from latecomer.runtime.simulation.network import Weather
 from latecomer.runtime.work import Observer
+from latecomer.verify.errors import RankFailure
 
 SEEDS = range(int(os.environ.get("LATECOMER_SEEDS", "5")))
 LONGEST_S = 600.0  # of a job, in its own time
@@ -54,6 +58,19 @@ def stop(job: Job, rank: int, for_s: float) -> None:
     """The current thread's rank stops here for a while, with all its threads."""
     job.stop(rank, for_s)
     host.sleep(1e-6)
+
+
+def blamed_by(engine: Any, elements: int, operations: int) -> tuple[int, ...]:
+    """Whom the failure names that ends one of so many operations; the engine is closed."""
+
+    def go_on() -> None:
+        for _ in range(operations):
+            engine.submit(torch.ones(elements)).wait()
+
+    with pytest.raises(RankFailure) as failed:
+        go_on()
+    engine.close()
+    return tuple(failed.value.ranks)
 
 
 class Fault(Observer):

@@ -21,7 +21,7 @@ from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.options import Options
 from latecomer.verify.errors import LatecomerError, RankFailure
 from tests.runtime import jobs, schedules
-from tests.runtime.simulated import NEVER_S, die, on_hosts
+from tests.runtime.simulated import NEVER_S, blamed_by, die, on_hosts
 from tests.simulation.execution import made_once
 
 SIZE = 3
@@ -148,14 +148,7 @@ def test_a_control_plane_that_breaks_is_named(options):
             if rank == VICTIM:
                 reducer.control_plane.done = breaks
 
-            def go_on():
-                for _ in range(1000):
-                    reducer.submit(torch.ones(90)).wait()
-
-            with pytest.raises(RankFailure) as failed:
-                go_on()
-            reducer.close()
-            return failed.value.ranks
+            return blamed_by(reducer, elements=90, operations=1000)
 
         return body
 

@@ -1,9 +1,8 @@
 """OptiReduce on simulated hosts: what its plans are, and what must hold of their results.
 
 A rank's engine records which datagrams of an operation did not arrive. From all ranks' records and
-inputs it follows, by the definition and not by the engine's code, what each element of each result
-is: where an owner has all contributions their sum, else an estimate from those that it has; and
-where the owner's datagram is lost a rank's own contribution for all. So a datagram that is counted
+inputs it follows to the last bit, by the definition and not by the engine's code
+(``selftest.audit.expected``), what each element of each result is. So a datagram that is counted
 twice, taken for another, or lost without being recorded shows as a wrong element.
 """
 
@@ -16,15 +15,15 @@ import torch
 from latecomer.runtime.optireduce.engine import OptiReduceEngine
 from latecomer.runtime.optireduce.missing import Missing, missing
 from latecomer.runtime.optireduce.options import Options
-from latecomer.runtime.optireduce.udp.bucket import Bucket
+from latecomer.runtime.optireduce.udp.bucket import Bucket, shard_bounds
 from latecomer.runtime.optireduce.udp.protocol import UdpProtocol
+from latecomer.runtime.selftest.audit import expected
 from latecomer.runtime.simulation.meeting import Store
 from latecomer.runtime.simulation.world import Dice
 from latecomer.verify.errors import LossExceeded
 from tests.simulation.plan import Cut, Plan, Stop
 
 DATAGRAM_BYTES = (128, 512, 1472)
-CLOSE = 1e-5  # of a value: sums are made in float32
 
 
 @dataclass
@@ -36,6 +35,10 @@ class Lossy:
     reliable: int = 0  # operations before, over TCP
     lost: int = 0  # datagrams, as it counts them
     recorded: int = 0  # operations that the count has
+
+    def record(self, operation: int) -> Missing | None:
+        """What is recorded of an operation over UBT; none of one that never ended."""
+        return self.records.get(operation - self.reliable)
 
 
 def options_of(plan: Plan) -> Options:
@@ -107,8 +110,9 @@ def problems(
         if counted != lossy.lost and len(lossy.records) == lossy.recorded:
             text = f"{lossy.lost} lost datagrams are counted, {counted} recorded"
             found.append(f"rank {rank}: {text}")
-        for operation, result in lossy.results.items():
-            wrong = _wrong(plan, lossies, inputs, rank, operation, result)
+        for operation in lossy.results:
+            of_ranks = [inputs[peer, operation] for peer in range(plan.ranks)]
+            wrong = _wrong(plan, lossies, of_ranks, rank, operation)
             if wrong:
                 found.append(f"rank {rank}, operation {operation}: {wrong}")
         if is_undisturbed(plan) and lossy.lost:
@@ -127,70 +131,36 @@ def is_undisturbed(plan: Plan) -> bool:
 def _wrong(
     plan: Plan,
     lossies: dict[int, Lossy],
-    inputs: dict[tuple[int, int], torch.Tensor],
+    inputs: list[torch.Tensor],
     rank: int,
     operation: int,
-    result: torch.Tensor,
 ) -> str:
-    """Empty if a result is what follows from what arrived; else where it is not."""
-    elements = plan.sizes[operation]
-    expected, is_known = _expected(plan, lossies, inputs, rank, operation)
-    is_close = (result - expected).abs() <= CLOSE * expected.abs()
-    is_wrong = is_known & ~is_close
+    """Empty if a rank's result is what follows from what arrived; else where it is not."""
+    result = lossies[rank].results[operation]
+    right = torch.stack(inputs).sum(dim=0)
+    is_known = torch.ones(len(right), dtype=torch.bool)
+    if operation >= lossies[rank].reliable:
+        records = [lossies[peer].record(operation) for peer in range(plan.ranks)]
+        given = [record or Missing() for record in records]
+        payload_bytes = options_of(plan).payload_bytes
+        right = expected(inputs, given, rank, average=False, payload=payload_bytes)
+        per_datagram = payload_bytes // right.element_size()
+        bounds = shard_bounds(len(right), plan.ranks)
+        for owner, record in enumerate(records):
+            if record is not None:
+                continue  # else it died in the operation: what it has summed up is not known,
+            of_owner = is_known[bounds[owner] : bounds[owner + 1]]
+            of_owner[:] = False
+            for number in given[rank].results.get(owner, []):  # where that came back
+                of_owner[number * per_datagram : (number + 1) * per_datagram] = True
+
+    is_wrong = is_known & (result != right)
     if not bool(is_wrong.any()):
         return ""
-    place = int(is_wrong.nonzero()[0])
+    element = int(is_wrong.nonzero()[0])
     count = int(is_wrong.sum())
-    values = f"{result[place]} in place of {expected[place]}"
-    return f"element {place} of {elements} is {values}, and {count} in all are wrong"
-
-
-def _expected(
-    plan: Plan,
-    lossies: dict[int, Lossy],
-    inputs: dict[tuple[int, int], torch.Tensor],
-    rank: int,
-    operation: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """What each element has to be, and whether it is known: of owners that died it is not."""
-    elements = plan.sizes[operation]
-    all_inputs = [inputs[peer, operation] for peer in range(plan.ranks)]
-    total = torch.stack(all_inputs).sum(dim=0)
-    is_known = torch.ones(elements, dtype=torch.bool)
-    if operation < lossies[rank].reliable:
-        return total, is_known
-
-    per_datagram = options_of(plan).payload_bytes // 4
-    bounds = [elements * owner // plan.ranks for owner in range(plan.ranks + 1)]
-    expected = total.clone()
-    for owner in range(plan.ranks):
-        shard = slice(bounds[owner], bounds[owner + 1])
-        record = _record(lossies[owner], operation)
-        if record is None:
-            is_known[shard] = False
-            continue
-        present = torch.ones(plan.ranks, bounds[owner + 1] - bounds[owner])
-        for sender, numbers in record.contributions.items():
-            for number in numbers:
-                present[sender, number * per_datagram : (number + 1) * per_datagram] = 0.0
-        contributions = torch.stack([each[shard] for each in all_inputs]) * present
-        expected[shard] = contributions.sum(dim=0) * plan.ranks / present.sum(dim=0)
-
-    own = _record(lossies[rank], operation)
-    if own is None:
-        return expected, torch.zeros(elements, dtype=torch.bool)
-    for owner, numbers in own.results.items():
-        for number in numbers:
-            first = bounds[owner] + number * per_datagram
-            stop = min(bounds[owner + 1], first + per_datagram)
-            expected[first:stop] = inputs[rank, operation][first:stop] * plan.ranks
-            is_known[first:stop] = True
-    return expected, is_known
-
-
-def _record(lossy: Lossy, operation: int) -> Missing | None:
-    """What an engine recorded of an operation over UBT; none of one that it never ended."""
-    return lossy.records.get(operation - lossy.reliable)
+    values = f"{result[element]} in place of {right[element]}"
+    return f"element {element} of {len(right)} is {values}, and {count} in all are wrong"
 
 
 def longest_s(plan: Plan) -> float:

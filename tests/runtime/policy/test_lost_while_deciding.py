@@ -9,9 +9,8 @@ import torch
 
 from latecomer.runtime.host import host
 from latecomer.runtime.policy.options import Options
-from latecomer.verify.errors import RankFailure
 from tests.runtime.jobs import dispatcher
-from tests.runtime.simulated import NEVER_S, die, on_hosts, stop
+from tests.runtime.simulated import NEVER_S, blamed_by, die, on_hosts, stop
 from tests.simulation.execution import made_once
 
 SIZE = 4
@@ -60,14 +59,7 @@ def dying(options, victim, moment):
             elif moment == "after" and rank == 3:
                 store.wait(["begun"], FAR)  # without it: it is late
 
-            def go_on():
-                for _ in range(3):
-                    reducer.submit(torch.ones(5_000)).wait()
-
-            with pytest.raises(RankFailure) as failed:
-                go_on()
-            reducer.close()
-            return failed.value.ranks
+            return blamed_by(reducer, elements=5_000, operations=3)
 
         return body
 
@@ -113,10 +105,7 @@ def test_a_rank_that_stops_for_good_is_named_and_the_check_can_fail():
             reducer.submit(torch.ones(50)).wait()
             if rank == 1:
                 stop(job, rank, NEVER_S)
-            with pytest.raises(RankFailure) as failed:
-                reducer.submit(torch.ones(50)).wait()
-            reducer.close()
-            return failed.value.ranks
+            return blamed_by(reducer, elements=50, operations=1)
 
         return body
 
