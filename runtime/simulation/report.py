@@ -22,8 +22,11 @@ PARTS = (
 
 def as_text(comparison: Comparison) -> str:
     """The table, and the sentences."""
-    rows = [HEADER, *(_row(comparison, result) for result in comparison.results)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER) - 1)]
+    rows: list[tuple[str, ...]] = [HEADER]
+    rows += [_row(comparison, result) for result in comparison.results]
+    widths = []
+    for column in range(len(HEADER) - 1):  # the last is as long as it is
+        widths.append(max(len(row[column]) for row in rows))
     lines = [_title(comparison), ""]
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=False)]

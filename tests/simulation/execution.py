@@ -371,13 +371,8 @@ def _problems(
             continue
         problems += _problems_of_rank(job, plan, rank, outcome, says, have_started=have_started)
     if plan.kind == "optireduce":
-        inputs = {
-            (rank, operation): _contribution(rank, elements)
-            for rank in range(plan.ranks)
-            for operation, elements in enumerate(plan.sizes)
-        }
         lossies = {rank: says.lossy for rank, says in told.items()}
-        problems += optireduce.problems(plan, lossies, inputs)
+        problems += optireduce.problems(plan, lossies, _contribution)
     problems += _blames_at_start(plan, outcomes)
     problems += _disagreements(told)
     if have_started:

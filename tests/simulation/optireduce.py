@@ -8,6 +8,7 @@ twice, taken for another, or lost without being recorded shows as a wrong elemen
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -101,9 +102,12 @@ def tell(made: OptiReduceEngine, lossy: Lossy) -> None:
 
 
 def problems(
-    plan: Plan, lossies: dict[int, Lossy], inputs: dict[tuple[int, int], torch.Tensor]
+    plan: Plan, lossies: dict[int, Lossy], contribution: Callable[[int, int], torch.Tensor]
 ) -> list[str]:
-    """What does not hold of the results. ``inputs``: by rank and operation."""
+    """What does not hold of the results.
+
+    ``contribution`` gives what a rank submits, from the rank and the number of elements.
+    """
     found = []
     for rank, lossy in lossies.items():
         counted = sum(record.lost for record in lossy.records.values())
@@ -111,8 +115,9 @@ def problems(
             text = f"{lossy.lost} lost datagrams are counted, {counted} recorded"
             found.append(f"rank {rank}: {text}")
         for operation in lossy.results:
-            of_ranks = [inputs[peer, operation] for peer in range(plan.ranks)]
-            wrong = _wrong(plan, lossies, of_ranks, rank, operation)
+            elements = plan.sizes[operation]
+            inputs = [contribution(peer, elements) for peer in range(plan.ranks)]
+            wrong = _wrong(plan, lossies, inputs, rank, operation)
             if wrong:
                 found.append(f"rank {rank}, operation {operation}: {wrong}")
         if is_undisturbed(plan) and lossy.lost:

@@ -172,10 +172,12 @@ def test_what_is_bent_is_straight_again():
 
 
 def test_every_place_is_bent_in_every_way_by_some_seed():
-    ways = {(name, number) for seed in range(2000) for name, number in bent(seed).items()}
-    expected = {
-        (name, number) for name, place in PLACES.items() for number in range(len(place.values))
-    }
+    ways = set()
+    for seed in range(2000):
+        ways.update(bent(seed).items())
+    expected = set()
+    for name, place in PLACES.items():
+        expected.update((name, number) for number in range(len(place.values)))
     assert ways == expected
 
 

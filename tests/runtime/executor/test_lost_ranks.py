@@ -76,8 +76,11 @@ def survivors_name(verified, again, culprit, kind, step):
 
         return body
 
-    outcomes = on_hosts(4, made, victims=[culprit])
-    return [outcome.result for job in outcomes for rank, outcome in job.items() if rank != culprit]
+    named = []
+    for outcomes in on_hosts(4, made, victims=[culprit]):
+        del outcomes[culprit]
+        named += [outcome.result for outcome in outcomes.values()]
+    return named
 
 
 def start_again(again, rank, size, store, without):
