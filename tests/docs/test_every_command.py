@@ -46,6 +46,7 @@ PREPARED = (
     "synth generate --n 8",
     "synth pipeline --stages 4 --microbatches 8 -o pipeline.json --csv pytorch_schedule.csv",
     "synth export schedule.json --to msccl-xml -o algorithm.xml",
+    "cp examples/arrivals/SE.json arrivals.json",
     "LATECOMER_WATCH=watched torchrun --standalone --nproc-per-node 4 examples/train_auto.py",
 )
 """They make the files that examples of the commands' help take as given."""

@@ -31,7 +31,7 @@ time.sleep(120)
 def start(rank, size, store, schedule=None, timeout_s=120.0, backend=runtime.BACKEND):
     """Make the group of all ranks, by a schedule or (default) in mode auto, and return it."""
     if schedule is None:
-        runtime.configure(mode="auto")
+        runtime.configure(mode="auto", profile=_profile(size))
     else:
         runtime.configure(schedule)
     timeout = timedelta(seconds=timeout_s)
@@ -40,14 +40,15 @@ def start(rank, size, store, schedule=None, timeout_s=120.0, backend=runtime.BAC
 
 
 def dispatcher(rank, size, store, options, timeout_s):
-    """A dispatcher with a given profile, which it need not measure first.
-
-    By the profile, schedules are worth it however small the buffer.
-    """
-    profile = Profile(size, native=AlphaBeta(1e-2, 1e-9), schedule=AlphaBeta(1e-5, 1e-10))
+    """A dispatcher with a given profile, which it need not measure first."""
     return AllReduceDispatcher(
-        store, rank, size, timeout_s=timeout_s, options=options, profile=profile
+        store, rank, size, timeout_s=timeout_s, options=options, profile=_profile(size)
     )
+
+
+def _profile(size):
+    """By it, schedules are worth it however small the buffer."""
+    return Profile(size, native=AlphaBeta(1e-2, 1e-9), schedule=AlphaBeta(1e-5, 1e-10))
 
 
 def pipeline(rank, size, store, timeout_s, pipeline_store=None, blocks=None, **options):

@@ -337,6 +337,7 @@ def _contribution(rank: int, elements: int) -> torch.Tensor:
     return _pattern(elements) * BASE**rank
 
 
+@cache
 def _pattern(elements: int) -> torch.Tensor:
     return (torch.arange(elements) % 3 + 1).float()
 

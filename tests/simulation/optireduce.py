@@ -25,6 +25,7 @@ from latecomer.verify.errors import LossExceeded
 from tests.simulation.plan import Cut, Plan, Stop
 
 DATAGRAM_BYTES = (128, 512, 1472)
+MOST_DATAGRAMS = 1000  # of all ranks in one operation: with large tensors they are large, too
 
 
 @dataclass
@@ -55,7 +56,7 @@ def options_of(plan: Plan) -> Options:
     if not can_meet:
         warmup_steps = 0
     return Options(
-        datagram_bytes=dice.one_of(DATAGRAM_BYTES),
+        datagram_bytes=_datagram_bytes(plan, dice),
         authenticate=dice.happens(0.2),
         offload=dice.happens(0.7),
         compiled="off",
@@ -70,6 +71,12 @@ def options_of(plan: Plan) -> Options:
         hadamard="off",
         resync_steps=dice.one_of((0, 3, 50)) if can_meet else 0,
     )
+
+
+def _datagram_bytes(plan: Plan, dice: Dice) -> int:
+    moved = 2 * (plan.ranks - 1) * 4 * max(plan.sizes)
+    few_enough = [nbytes for nbytes in DATAGRAM_BYTES if moved <= MOST_DATAGRAMS * nbytes]
+    return dice.one_of(tuple(few_enough))
 
 
 def engine(plan: Plan, rank: int, store: Store, lossy: Lossy) -> OptiReduceEngine:

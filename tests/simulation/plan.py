@@ -20,6 +20,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 SCHEDULES = ("straggler", "ring", "rhd", "direct", "doubling", "tree")
 SIZES = (0, 1, 5, 100, 3_000, 20_000, 70_000)  # elements
 SMALL = (0, 5, 100)
+LOSSY_ELEMENTS = 20_000  # at most, of OptiReduce: each datagram is several steps of an execution
 
 SHORT = 0.05  # of the time-out: a pause for which no rank gives up another
 
@@ -167,10 +168,14 @@ def drawn(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Plan:
         for _ in range(1 + dice.below(2)):
             lateness_s[dice.below(ranks)] = dice.random() * most_late_s
 
+    kind = dice.one_of(kinds)
+    if kind == "optireduce":
+        sizes = tuple(min(size, LOSSY_ELEMENTS) for size in sizes)
+
     return Plan(
         seed=seed,
         ranks=ranks,
-        kind=dice.one_of(kinds),
+        kind=kind,
         schedules=tuple(dice.one_of(SCHEDULES) for _ in range(1 + dice.below(2))),
         sizes=sizes,
         window=window,

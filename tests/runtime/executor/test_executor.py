@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import random
-import time
+from functools import partial
 
 import pytest
 import torch
 from msgspec.structs import replace
-from torch._C._distributed_c10d import PrefixStore
 
 from latecomer.runtime import Executor, load
+from latecomer.runtime.host import host
 from latecomer.runtime.selftest import conformance
 from latecomer.runtime.selftest.suite import late_s, turns
 from latecomer.verify.core.schedule import Phase
 from latecomer.verify.errors import ArgumentError, ScheduleRefused, TensorError
 from tests.runtime import schedules
-from tests.runtime.spawning import on_ranks, spawn, values
+from tests.runtime.simulated import SEEDS, on_hosts
+from tests.runtime.spawning import spawn, values
 
 SIZES = (0, 1, 7, 1000, 40_000)
 CASES = 85  # of the conformance suite, with these sizes
@@ -25,11 +26,11 @@ CASES = 85  # of the conformance suite, with these sizes
 def _conformance(rank, size, store, cases):
     """All cases pass by each (schedule, late ranks, who sleeps in which order)."""
     for number, (schedule, late, order) in enumerate(cases):
-        own_store = PrefixStore(f"{number}", store)
+        own_store = host.prefixed(f"{number}", store)
         executor = Executor(load(schedule), own_store, rank, size, late=late, timeout_s=30)
         count = conformance.run(
             lambda tensor, average, run=executor: run.submit(tensor, average=average).wait(),
-            PrefixStore("cases", own_store),
+            host.prefixed("cases", own_store),
             rank,
             size,
             sizes=SIZES,
@@ -40,8 +41,17 @@ def _conformance(rank, size, store, cases):
 
 
 def _all_pass(cases):
-    """On as many ranks as the first schedule is for."""
-    values(spawn(_conformance, cases[0][0].ranks, cases))
+    """On as many simulated hosts as the first schedule is for; a seed for each case."""
+    for seed, (schedule, late, order) in enumerate(cases):
+        proved_case = (load(schedule), late, order)
+        body = partial(_conformance, cases=[proved_case])
+        on_hosts(schedule.ranks, lambda job, body=body: body, seeds=[seed])
+
+
+def test_conformance_of_processes():
+    """Of real ones; the other tests of conformance run on simulated hosts."""
+    schedule = schedules.straggler(3, m=2)
+    values(spawn(_conformance, 3, [(schedule, (late,), (late,)) for late in range(3)]))
 
 
 LONG = pytest.param(8, marks=pytest.mark.long)
@@ -80,21 +90,22 @@ def test_conformance_with_the_right_ranks_late_and_with_the_wrong_ones(n, rounds
     _all_pass(right + wrong)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-@on_ranks(4)
-def test_operations_in_flight_have_schedules_and_late_ranks_of_their_own(rank, size, store, seed):
-    verified = [
-        load(schedules.straggler(size)),
-        load(schedules.ring(size)),
-        load(schedules.straggler(size, m=3)),
-    ]
+def test_operations_in_flight_have_schedules_and_late_ranks_of_their_own():
+    kinds = [schedules.straggler(4), schedules.ring(4), schedules.straggler(4, m=3)]
+    verified = [load(schedule) for schedule in kinds]
+    for seed in SEEDS:
+        body = partial(_many_in_flight, verified=verified, seed=seed)
+        on_hosts(4, lambda job, body=body: body, seeds=[seed])
+
+
+def _many_in_flight(rank, size, store, verified, seed):
     executor = Executor(verified, store, rank, size, late=1, timeout_s=30)
     own_dice = random.Random(f"{seed}{rank}")
     shared_dice = random.Random(seed)
 
     operations = []
     for step in range(20):
-        time.sleep(own_dice.random() * 0.02)
+        host.sleep(own_dice.random() * 0.02)
         executor.late = shared_dice.randrange(size)
         schedule = shared_dice.randrange(3)
         late = None if schedule == 1 else shared_dice.choice([None, 0, size - 1])
@@ -110,15 +121,20 @@ def test_operations_in_flight_have_schedules_and_late_ranks_of_their_own(rank, s
     executor.close()
 
 
-@on_ranks(3)
-def test_ranks_with_different_schedules_refuse_to_start(rank, size, store):
-    schedule = schedules.ring(size) if rank else schedules.straggler(size)
-    with pytest.raises(ScheduleRefused, match="another schedule"):
-        Executor(load(schedule), store, rank, size, timeout_s=10)
+def test_ranks_with_different_schedules_refuse_to_start():
+    def body(rank, size, store):
+        schedule = schedules.ring(size) if rank else schedules.straggler(size)
+        with pytest.raises(ScheduleRefused, match="another schedule"):
+            Executor(load(schedule), store, rank, size, timeout_s=10)
+
+    on_hosts(3, lambda job: body)
 
 
-@on_ranks(2)
-def test_bad_tensors_are_refused_and_leave_the_executor_usable(rank, size, store):
+def test_bad_tensors_are_refused_and_leave_the_executor_usable():
+    on_hosts(2, lambda job: _offer_bad_tensors)
+
+
+def _offer_bad_tensors(rank, size, store):
     executor = Executor(load(schedules.straggler(size)), store, rank, size, timeout_s=10)
     for message, tensor, average in [
         ("contiguous", torch.zeros(8, 8).t(), False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from functools import partial
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from torch._C._distributed_c10d import HashStore
 
 from latecomer.runtime.executor.load import load
 from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.policy import dispatcher
 from latecomer.runtime.policy.candidates import candidates
 from latecomer.runtime.policy.cost_model import (
     AlphaBeta,
@@ -32,7 +34,9 @@ from latecomer.synth.twolevel.cost import level_costs
 from latecomer.verify.core.check import check
 from latecomer.verify.core.schedule import Round, Schedule
 from latecomer.verify.core.verdict import Verdict
+from tests.runtime.simulated import on_hosts
 from tests.runtime.spawning import on_ranks
+from tests.simulation.execution import made_once
 
 RANKS = 4
 PER_MACHINE = 2
@@ -226,34 +230,41 @@ def test_a_profile_that_cannot_tell_leaves_two_levels_out(profile):
     assert flat.candidate == 0
 
 
-@on_ranks(RANKS, timeout_s=100)
-def test_a_job_on_machines_measures_them_and_runs_two_levels(rank, size, store):
-    """The profile says which way is fastest; with it every late rank has the exact sum."""
+@on_ranks(RANKS)
+def test_a_job_on_machines_measures_them(rank, size, store):
     os.environ.update(_as_torchrun(rank, size, PER_MACHINE))
-    sums = []
-    for late in range(size):
-        options = Options("static", late=(late,))
-        part = StoreExchange(store, rank, size, 60.0).under(f"late {late}")
-        measured = AllReduceDispatcher(part.store, rank, size, options=options, timeout_s=60.0)
-        assert measured.profile.machines is not None
-        assert set(measured.profile.machines.on_time) == {"two-level, k = 2", "two-level, k = 16"}
-        measured.close()
+    options = Options("static", late=(1,))
+    measured = AllReduceDispatcher(store, rank, size, options=options, timeout_s=60.0)
 
-        # a profile by which nothing else is worth it
-        machines = MachinesProfile(
-            PER_MACHINE,
-            AlphaBeta(1e-9, 1e-15),
-            AlphaBeta(1e-9, 1e-15),
-            {"two-level, k = 2": AlphaBeta(1e-8, 1e-14)},
-        )
-        profile = Profile(size, AlphaBeta(1e-2, 1e-9), AlphaBeta(1.0, 1e-6), machines)
-        dispatcher = AllReduceDispatcher(
-            part.under("run").store, rank, size, options=options, profile=profile, timeout_s=60.0
-        )
-        work = dispatcher.submit(torch.full((1000,), float(rank + 1)))
-        sums.append(work.wait()[[0, -1]].tolist())
-        ways = {record.way for record in dispatcher.records}
-        assert ways == {"two-level, k = 2"}, ways
-        dispatcher.close()
+    assert measured.profile.machines is not None
+    assert set(measured.profile.machines.on_time) == {"two-level, k = 2", "two-level, k = 16"}
+    measured.close()
 
-    assert sums == [[10.0, 10.0]] * size
+
+TWO_LEVELS_ALONE = MachinesProfile(
+    PER_MACHINE,
+    AlphaBeta(1e-9, 1e-15),
+    AlphaBeta(1e-9, 1e-15),
+    {"two-level, k = 2": AlphaBeta(1e-8, 1e-14)},
+)
+"""By it nothing else is worth it."""
+
+
+def _run_two_levels(rank, size, store, late):
+    profile = Profile(size, AlphaBeta(1e-2, 1e-9), AlphaBeta(1.0, 1e-6), TWO_LEVELS_ALONE)
+    options = Options("static", late=(late,))
+    engine = AllReduceDispatcher(
+        store, rank, size, options=options, profile=profile, timeout_s=60.0
+    )
+    work = engine.submit(torch.full((1000,), float(rank + 1)))
+    assert work.wait()[[0, -1]].tolist() == [10.0, 10.0]
+    assert {record.way for record in engine.records} == {"two-level, k = 2"}
+    engine.close()
+
+
+@pytest.mark.parametrize("late", range(RANKS))
+def test_every_late_rank_of_machines_gets_the_sum_over_two_levels(late, monkeypatch):
+    """Simulated hosts have one environment, so they are told what each rank's would say."""
+    monkeypatch.setattr(dispatcher, "ranks_per_machine", lambda group: PER_MACHINE)
+    with made_once():
+        on_hosts(RANKS, lambda job: partial(_run_two_levels, late=late))
