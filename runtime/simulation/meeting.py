@@ -14,6 +14,7 @@ from latecomer.runtime.simulation.threads import Waiters
 from latecomer.runtime.simulation.world import World
 
 ANSWER_S = 5e-4  # a question to the store, there and back
+UNLIMITED = timedelta(days=1)  # longer than any job
 CLOSED = "Connection closed by peer [simulated]"
 
 
@@ -47,7 +48,7 @@ class Store:
 
     def get(self, key: str) -> bytes:
         """The value of a key, when there is one."""
-        self.wait([key], timedelta(days=1))
+        self.wait([key])
         return self._shared.values[self._prefix + key]
 
     def check(self, keys: Collection[str]) -> bool:
@@ -64,7 +65,7 @@ class Store:
             self._shared.waiters.wake()
         return values[self._prefix + key]
 
-    def wait(self, keys: Collection[str], limit: timedelta) -> None:
+    def wait(self, keys: Collection[str], limit: timedelta = UNLIMITED) -> None:
         """Wait until all are set; RuntimeError after so long."""
         self._ask()
 

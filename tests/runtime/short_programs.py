@@ -21,10 +21,12 @@ import torch.distributed as dist
 
 from latecomer import runtime
 from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
 from latecomer.runtime.torch_versions import PrefixStore, TCPStore
 from tests.runtime.schedules import ring
 
 RANKS = 2
+PROFILE = Profile(RANKS, native=AlphaBeta(1e-2, 1e-9), schedule=AlphaBeta(1e-5, 1e-10))
 LAG_S = 0.1  # rank 1 comes so much later; meanwhile rank 0's interpreter is being taken down
 
 
@@ -63,7 +65,7 @@ def run_rank(program: Program, rank: int, port: int, prefix: str) -> None:
         # not compiled: that takes ten seconds
         runtime.configure(algorithm="optireduce", options=Options(compiled="off"))
     else:
-        runtime.configure(mode="auto")
+        runtime.configure(mode="auto", profile=PROFILE)
     store = PrefixStore(prefix, TCPStore("127.0.0.1", port))
     dist.init_process_group("latecomer", store=store, rank=rank, world_size=RANKS)
 

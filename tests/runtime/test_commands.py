@@ -106,20 +106,28 @@ assert not hasattr(runtime, "nothing")
 """
 
 
-@pytest.mark.parametrize(
-    ("arguments", "is_command"),
-    [
-        (["python", "-X", "importtime", "-u", "-m", "latecomer", "watch"], True),
-        (["python", "-u", "/usr/bin/latecomer", "watch"], True),
-        (["python", "-m", "pytest", "-m", "latecomer"], False),
-        (["python", "train.py", "-m", "latecomer"], False),
-        (["python", "-c", "import latecomer", "-m", "latecomer"], False),
-    ],
-)
+COMMANDS = [
+    ["python", "-X", "importtime", "-u", "-m", "latecomer", "watch"],
+    ["python", "-u", "/usr/bin/latecomer", "watch"],
+]
+PROGRAMS = [
+    ["python", "-m", "pytest", "-m", "latecomer"],
+    ["python", "train.py", "-m", "latecomer"],
+    ["python", "-c", "import latecomer", "-m", "latecomer"],
+]
+
+
+@pytest.mark.parametrize(("arguments", "is_command"), [(COMMANDS[0], True), (PROGRAMS[2], False)])
 def test_all_of_it_comes_with_the_import_but_in_a_command(arguments, is_command):
     """A program that trains has the backend from then on; in a command each name comes if asked."""
     result = python("-c", LEAN.format(arguments=arguments, is_command=is_command))
     assert result.returncode == 0, result.stderr
+
+
+def test_commands_and_programs_are_told_apart(monkeypatch):
+    for arguments in COMMANDS + PROGRAMS:
+        monkeypatch.setattr("sys.orig_argv", arguments)
+        assert runtime._is_command() is (arguments in COMMANDS)
 
 
 def test_the_command_that_watches_loads_no_torch():

@@ -37,7 +37,7 @@ def test_all_holds_for_some_seeds():
 
 def test_a_seed_is_one_execution():
     """Whatever ran before it, and however strings are hashed."""
-    seeds = [3, 5, 8, 13]
+    seeds = [3, 7, 24, 35]
     traces = {}
     for seed in reversed(seeds):
         traces[seed] = execute(drawn(seed)).trace

@@ -80,7 +80,15 @@ HOSTILE: dict[str, tuple[Callable[[], str | bytes], str]] = {
 }
 
 
-LONG = {"a gigabyte", "deep", "a long number", "small members.gz", "many rounds, matching"}
+LONG = {
+    "a gigabyte",
+    "a long name",
+    "a long number",
+    "a million transfers in one round",
+    "deep",
+    "many rounds, matching",
+    "small members.gz",
+}
 NAMES = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in HOSTILE]
 
 

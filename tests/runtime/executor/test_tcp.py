@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 import socket
-import time
+from functools import partial
 
 import pytest
 import torch
@@ -18,10 +18,12 @@ from latecomer.runtime.executor.tcp.flow_control import HELD_S, LOOK_S, MOST_HEL
 from latecomer.runtime.executor.tcp.frames import CREDIT, HEADER, NETWORK, ONE_HOST
 from latecomer.runtime.executor.tcp.transfer import TransferState
 from latecomer.runtime.host import host
+from latecomer.runtime.simulation.network import Weather
 from latecomer.runtime.work import AllReduceWork, Observer
 from latecomer.verify.errors import RankFailure
 from tests.runtime import schedules
-from tests.runtime.spawning import on_ranks, together
+from tests.runtime.simulated import SEEDS, on_hosts
+from tests.runtime.spawning import together
 
 WAIT_S = 20.0  # against hangs
 
@@ -48,84 +50,93 @@ def _by_rounds(schedule, inputs):
     return outputs
 
 
-def _narrow(sockets):
-    """As on a network, and frames are cut anywhere."""
-    for connection in sockets:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    return NETWORK
-
-
 WIDE = [(schedules.straggler(4, m=2), False), (schedules.ring(3), False)]
 NARROW = [(schedules.straggler(3), True), (schedules.direct(4), True), (schedules.swapping(), True)]
 
 
+def _narrow(monkeypatch):
+    """As on a network; and with buffers so small that frames are cut anywhere."""
+    monkeypatch.setattr(loop, "fitting", lambda sockets: NETWORK)
+    return partial(Weather, buffer=4096)
+
+
 @pytest.mark.parametrize(("schedule", "narrow"), WIDE + NARROW)
-@on_ranks(None, timeout_s=60)
-def test_bits_are_those_of_the_rounds_one_after_the_other(rank, size, store, schedule, narrow):
+def test_bits_are_those_of_the_rounds_one_after_the_other(schedule, narrow, monkeypatch):
     large = 3 * ONE_HOST.due * schedule.chunks // 8  # chunks of one and a half windows
     sizes = (0, 5, 10_007, 50_021) if narrow else (13, large + 1, 100_003)
-    if narrow:
-        loop.fitting = _narrow
-    executor = Executor(load(schedule), store, rank, size, timeout_s=30)
     cases = []
     for numel in sizes:
-        cases.append(_inputs(size, numel, torch.float32))
-        cases.append(_inputs(size, numel, torch.bfloat16))
+        for dtype in (torch.float32, torch.bfloat16):
+            inputs = _inputs(schedule.ranks, numel, dtype)
+            cases.append((inputs, _by_rounds(schedule, inputs)))
+    verified = load(schedule)
 
-    operations = []
-    for inputs in cases:
-        operations.append(executor.submit(inputs[rank].clone()))
-        time.sleep(0.01 * (rank == size - 1))
+    def body(rank, size, store):
+        executor = Executor(verified, store, rank, size, timeout_s=30)
+        operations = []
+        for inputs, _ in cases:
+            operations.append(executor.submit(inputs[rank].clone()))
+            host.sleep(0.01 * (rank == size - 1))
 
-    for inputs, operation in zip(cases, operations, strict=True):
-        expected = _by_rounds(schedule, inputs)[rank]
-        assert torch.equal(operation.wait().view(torch.uint8), expected.view(torch.uint8))
-    executor.close()
+        for (_, expected), operation in zip(cases, operations, strict=True):
+            bits = expected[rank].view(torch.uint8)
+            assert torch.equal(operation.wait().view(torch.uint8), bits)
+        executor.close()
+
+    weather = _narrow(monkeypatch) if narrow else Weather
+    seeds = SEEDS if narrow else SEEDS[::5]  # so many bytes take their time
+    on_hosts(schedule.ranks, lambda job: body, seeds=seeds, weather=weather)
 
 
-@on_ranks(3, timeout_s=60)
-def test_receives_of_one_round_that_wait_for_each_others_sends_all_get_credit(rank, size, store):
+def test_receives_of_one_round_that_wait_for_each_others_sends_all_get_credit(monkeypatch):
     """Ranks 0 and 1 exchange sums behind what rank 2 sends over them, all in one round.
 
     With credit for the first few receives of a round only, each of the two would hold back what
     the other one's first receive has to wait for.
     """
-    loop.fitting = _narrow
+    verified = load(schedules.crossing(3))
     numel = 6 * NETWORK.due  # chunks that no window holds
-    executor = Executor(load(schedules.crossing(3)), store, rank, size, timeout_s=20)
-    total = executor.submit(torch.full((numel,), rank + 1.0)).wait()
-    assert torch.equal(total, torch.full((numel,), 6.0))
-    executor.close()
+
+    def body(rank, size, store):
+        executor = Executor(verified, store, rank, size, timeout_s=20)
+        total = executor.submit(torch.full((numel,), rank + 1.0)).wait()
+        assert torch.equal(total, torch.full((numel,), 6.0))
+        executor.close()
+
+    on_hosts(3, lambda job: body, seeds=SEEDS[::2], weather=_narrow(monkeypatch))
 
 
 @pytest.mark.parametrize(
     "difference",
     [{"numel": 91}, {"numel": 0}, {"dtype": torch.int32}, {"schedule": 0}, {"late": 1}],
 )
-@on_ranks(3, timeout_s=60)
-def test_ranks_that_submit_different_things_are_told_so(rank, size, store, difference):
+def test_ranks_that_submit_different_things_are_told_so(difference):
     """The last rank submits something else than all others, the second time."""
-    verified = [load(schedules.ring(size)), load(schedules.straggler(size))]
-    executor = Executor(verified, store, rank, size, timeout_s=20)
-    executor.submit(torch.ones(90)).wait()
-    together(store, rank, size, "first is done")
+    verified = [load(schedules.ring(3)), load(schedules.straggler(3))]
 
-    submitted = {"numel": 90, "dtype": torch.float32, "schedule": 1, "late": 0}
-    if rank == size - 1:
-        submitted |= difference
-    tensor = torch.ones(submitted["numel"], dtype=submitted["dtype"])
-    schedule = submitted["schedule"]
-    late = submitted["late"] if schedule == 1 else None  # a ring has no late rank
+    def body(rank, size, store):
+        executor = Executor(verified, store, rank, size, timeout_s=20)
+        executor.submit(torch.ones(90)).wait()
+        together(store, rank, size, "all have summed, before anything differs")
 
-    def differ():
-        executor.submit(tensor, schedule=schedule, late=late).wait()
-        executor.submit(torch.ones(90)).wait()  # an empty tensor alone is done at once
+        submitted = {"numel": 90, "dtype": torch.float32, "schedule": 1, "late": 0}
+        if rank == size - 1:
+            submitted |= difference
+        tensor = torch.ones(submitted["numel"], dtype=submitted["dtype"])
+        schedule = submitted["schedule"]
+        late = submitted["late"] if schedule == 1 else None  # a ring has no late rank
 
-    with pytest.raises(RankFailure, match="did not submit the same operation") as failed:
-        differ()
-    executor.close()
-    assert 2 in failed.value.ranks
-    assert "operation 1" in str(failed.value)
+        def differ():
+            executor.submit(tensor, schedule=schedule, late=late).wait()
+            executor.submit(torch.ones(90)).wait()  # an empty tensor alone is done at once
+
+        with pytest.raises(RankFailure, match="did not submit the same operation") as failed:
+            differ()
+        executor.close()
+        assert 2 in failed.value.ranks
+        assert "operation 1" in str(failed.value)
+
+    on_hosts(3, lambda job: body)
 
 
 class _Line:

@@ -13,13 +13,17 @@ import torch
 from torch._C._distributed_c10d import TCPStore
 
 from latecomer.runtime import Executor, load
+from latecomer.runtime.host import host
 from latecomer.runtime.network import mesh
+from latecomer.runtime.network.addresses import listening_socket
 from latecomer.runtime.network.mesh import HELLO, connect
 from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.simulation.network import address_of
 from latecomer.verify.errors import RankFailure
 from tests.runtime import jobs, schedules
 from tests.runtime.pipeline.models import model
 from tests.runtime.pipeline.test_gradients import RANKS, matches
+from tests.runtime.simulated import on_hosts
 from tests.runtime.spawning import on_ranks
 
 TOKEN = b"0123456789abcdef"
@@ -64,23 +68,20 @@ HERE = threading.local()
 """``rank``: whose thread this is."""
 
 
-def _together(size, ranks, timeout_s=20.0, store=None):
-    """By rank, the connections by peer that each of ``ranks`` has; or the ranks that it names."""
-    store = store or _store()
+def _together(size):
+    """By rank, the connections by peer that each has."""
+    store = _store()
 
     def join(rank):
         HERE.rank = rank
-        group = StoreExchange(store.clone(), rank, size, timeout_s)
-        try:
-            lower, higher = connect(
-                group, "127.0.0.1", TOKEN, to=range(rank), origin=range(rank + 1, size)
-            )
-        except RankFailure as failure:
-            return failure.ranks
+        group = StoreExchange(store.clone(), rank, size, timeout_s=20.0)
+        lower, higher = connect(
+            group, "127.0.0.1", TOKEN, to=range(rank), origin=range(rank + 1, size)
+        )
         return lower | higher
 
     with ThreadPoolExecutor() as pool:
-        return dict(zip(ranks, pool.map(join, ranks), strict=True))
+        return dict(enumerate(pool.map(join, range(size))))
 
 
 def _check_and_close(connections):
@@ -102,7 +103,7 @@ def _check_and_close(connections):
 @pytest.mark.parametrize("kind", STRANGERS)
 def test_only_members_are_connected_and_in_time_whoever_else_calls(kind):
     with _besieged(lambda: STRANGERS[kind]):
-        _check_and_close(_together(3, [0, 1, 2]))
+        _check_and_close(_together(3))
 
 
 def test_members_that_claim_a_rank_that_does_not_call_are_dropped():
@@ -110,26 +111,35 @@ def test_members_that_claim_a_rank_that_does_not_call_are_dropped():
         return [HELLO.pack(TOKEN, claimed) for claimed in (HERE.rank, 3, 2**32 - 1)]
 
     with _besieged(claims) as strangers:
-        connections = _together(3, [0, 1, 2])
+        connections = _together(3)
         for stranger in strangers:
             with contextlib.suppress(ConnectionResetError):  # it was not even read
                 assert stranger.recv(16) == b""
         _check_and_close(connections)
 
 
-@pytest.mark.parametrize("ranks", [(0, 2), (0, 2, 3)])
-def test_ranks_that_are_not_there_are_named_and_no_other(ranks):
-    absent = tuple(sorted({0, 1, 2, 3} - set(ranks)))
-    assert _together(4, ranks, timeout_s=3.0) == dict.fromkeys(ranks, absent)
+@pytest.mark.parametrize("absent", [(1, 3), (1,)])
+@pytest.mark.parametrize("port", ["no port", "a port"])
+def test_ranks_that_are_not_there_are_named_and_no_other(absent, port):
+    """They never come; or they send their port, and go no further."""
 
+    def body(rank, size, store):
+        address = address_of(rank)
+        if rank in absent:
+            listener = listening_socket(address)
+            if port == "a port":
+                store.set(f"tcp/{rank}", f"{address}:{listener.getsockname()[1]}")
+            host.sleep(100.0)
+            return None
 
-def test_a_rank_that_sends_its_port_and_goes_no_further_is_named_and_no_other():
-    """It dies between two steps of joining; the others connect with each other meanwhile."""
-    store = _store()
-    ranks = (0, 2, 3)
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        store.set("tcp/1", f"127.0.0.1:{mute.getsockname()[1]}")
-        assert _together(4, ranks, timeout_s=3.0, store=store) == dict.fromkeys(ranks, (1,))
+        group = StoreExchange(store, rank, size, timeout_s=3.0)
+        with pytest.raises(RankFailure) as caught:
+            connect(group, address, TOKEN, to=range(rank), origin=range(rank + 1, size))
+        return caught.value.ranks
+
+    for outcomes in on_hosts(4, lambda job: body):
+        named = {outcomes[rank].result for rank in range(4) if rank not in absent}
+        assert named == {absent}
 
 
 def test_who_is_not_connected_is_said_with_the_addresses():

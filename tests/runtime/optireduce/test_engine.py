@@ -1,4 +1,4 @@
-"""The engine over real sockets: right in all that arrived; what ends it names the dead rank."""
+"""The engine: right in all that arrived; what ends it names the dead rank."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 import threading
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from latecomer.runtime.optireduce.udp.events import Burst, DatagramHeader
 from latecomer.runtime.selftest.audit import Audit
 from latecomer.runtime.selftest.conformance import Case
 from latecomer.verify.errors import ArgumentError, RankFailure
+from tests.runtime.simulated import NEVER_S, blamed_by, die, on_hosts, stop
 from tests.runtime.spawning import on_ranks, together
 
 SIZE = 3
@@ -125,67 +127,79 @@ def test_the_backend_carries_what_it_can_and_counts_the_rest(rank, size, store):
     dist.destroy_process_group()
 
 
-@on_ranks(2)
-def test_ranks_with_other_options_refuse_to_start(rank, size, store):
-    options = Options(warmup_steps=0, bound_s=1.0 + rank)
-    with pytest.raises(ArgumentError, match="Give all ranks the same options"):
-        OptiReduceEngine(store, rank, size, options=options, timeout_s=20)
-
-
-def _started(rank, size, store, options, timeout_s=8.0):
-    """An engine that has reduced once, on every rank."""
-    engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=timeout_s)
-    engine.submit(torch.ones(1000)).wait(WAIT)
-    assert engine.failure is None
-    together(store, rank, size, "started")
-    return engine
-
-
-def _end(engine, store, error):
-    """What was raised names the victim, is the engine's failure, and will be raised again."""
-    assert error.ranks == (VICTIM,)
-    assert engine.failure is error
-    with pytest.raises(RankFailure) as again:
-        engine.submit(torch.ones(9))
-    assert again.value is error
-    store.set(f"raised {engine.rank}", "")
-    store.wait([f"raised {rank}" for rank in range(SIZE) if rank != VICTIM])
-    engine.close()
-
-
-@pytest.mark.parametrize(
-    ("options", "number", "timeout_s"),
-    [
-        (WARM, signal.SIGKILL, 8.0),
-        (replace(OVER_UBT, dead_s=3.0), signal.SIGKILL, 30.0),
-        (replace(OVER_UBT, dead_s=3.0), signal.SIGSTOP, 30.0),
-    ],
-)
 @on_ranks(SIZE, timeout_s=100, victims={VICTIM})
-def test_a_lost_rank_is_named_over_tcp_and_over_ubt(rank, size, store, options, number, timeout_s):
-    engine = _started(rank, size, store, options, timeout_s)
-    if rank == VICTIM:
-        os.kill(os.getpid(), number)
-
-    def go_on():
-        for _ in range(50):
-            engine.submit(torch.ones(1000)).wait(WAIT)
-
-    with pytest.raises(RankFailure) as failed:
-        go_on()
-    _end(engine, store, failed.value)
-
-
-@on_ranks(SIZE, timeout_s=80, victims={VICTIM})
-def test_what_is_open_over_ubt_ends_when_a_resync_finds_a_rank_dead(rank, size, store):
-    engine = _started(rank, size, store, replace(OVER_UBT, absence_s=300.0))
-    replicas = Replicas([nn.Parameter(torch.ones(100))], engine.reliable)
+def test_a_process_that_is_killed_is_named(rank, size, store):
+    """Real processes; the tests below have the other faults, on simulated hosts."""
+    options = replace(OVER_UBT, dead_s=3.0)
+    engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=30.0)
+    engine.submit(torch.ones(1000)).wait(WAIT)
+    together(store, rank, size, "started")
     if rank == VICTIM:
         os.kill(os.getpid(), signal.SIGKILL)
-    work = engine.submit(torch.ones(1000))
-    with pytest.raises(RankFailure) as failed:
-        replicas.resync()
-    with pytest.raises(RankFailure) as ended:
-        work.wait(WAIT)
-    assert ended.value is failed.value
-    _end(engine, store, failed.value)
+    assert blamed_by(engine, elements=1000, operations=50) == (VICTIM,)
+
+
+def _simulated(rank, size, store, options, timeout_s):
+    """An engine on a simulated host: the compiled data path hands addresses to system calls."""
+    options = replace(options, compiled="off")
+    return OptiReduceEngine(store, rank, size, options=options, timeout_s=timeout_s)
+
+
+def test_ranks_with_other_options_refuse_to_start():
+    def body(rank, size, store):
+        options = Options(warmup_steps=0, bound_s=1.0 + rank)
+        with pytest.raises(ArgumentError, match="Give all ranks the same options"):
+            _simulated(rank, size, store, options, 20.0)
+
+    on_hosts(2, lambda job: body)
+
+
+@pytest.mark.parametrize("fault", [die, partial(stop, for_s=NEVER_S)], ids=["dies", "stops"])
+@pytest.mark.parametrize(
+    ("options", "timeout_s"),
+    [(WARM, 8.0), (replace(OVER_UBT, dead_s=3.0), 30.0)],
+    ids=["over TCP", "over UBT"],
+)
+def test_a_lost_rank_is_named_and_what_comes_later_fails_alike(options, timeout_s, fault):
+    def made(job):
+        def body(rank, size, store):
+            engine = _simulated(rank, size, store, options, timeout_s)
+            engine.submit(torch.ones(1000)).wait()
+            together(store, rank, size, "all have reduced once")
+            if rank == VICTIM:
+                fault(job, rank)
+            blamed = blamed_by(engine, elements=1000, operations=50)
+            with pytest.raises(RankFailure) as again:
+                engine.submit(torch.ones(9))
+            assert again.value is engine.failure
+            return blamed
+
+        return body
+
+    for outcomes in on_hosts(SIZE, made, victims=[VICTIM]):
+        assert {outcomes[rank].result for rank in range(SIZE) if rank != VICTIM} == {(VICTIM,)}
+
+
+def test_what_is_open_over_ubt_ends_when_a_resync_finds_a_rank_dead():
+    def made(job):
+        def body(rank, size, store):
+            options = replace(OVER_UBT, absence_s=300.0)
+            engine = _simulated(rank, size, store, options, 8.0)
+            engine.submit(torch.ones(1000)).wait()
+            together(store, rank, size, "all have reduced once")
+            replicas = Replicas([nn.Parameter(torch.ones(100))], engine.reliable)
+            if rank == VICTIM:
+                die(job, rank)
+            work = engine.submit(torch.ones(1000))
+            with pytest.raises(RankFailure) as failed:
+                replicas.resync()
+            with pytest.raises(RankFailure) as ended:
+                work.wait()
+            assert ended.value is failed.value is engine.failure
+            engine.close()
+            return ended.value.ranks
+
+        return body
+
+    for outcomes in on_hosts(SIZE, made, victims=[VICTIM]):
+        assert {outcomes[rank].result for rank in range(SIZE) if rank != VICTIM} == {(VICTIM,)}

@@ -9,12 +9,14 @@ import time
 
 import pytest
 import torch
-from torch._C._distributed_c10d import PrefixStore
 
+from latecomer.runtime.host import host
 from latecomer.runtime.policy.options import Options
 from latecomer.verify.errors import ArgumentError, RankFailure, ScheduleRefused
 from tests.runtime.jobs import dispatcher
-from tests.runtime.spawning import on_ranks, spawn, together, values
+from tests.runtime.simulated import on_hosts
+from tests.runtime.spawning import spawn, together, values
+from tests.simulation.execution import made_once
 
 SIZE = 4
 TIMEOUT_S = 15.0  # with 6 s a busy machine did not always start the groups in time
@@ -72,26 +74,29 @@ def test_a_rank_that_dies_is_named_by_all(options, victim, moment):
     assert values(outcomes) == [(victim,)] * (SIZE - 1)
 
 
-@on_ranks(SIZE)
-def test_ranks_that_disagree_are_named_and_nothing_is_summed(rank, size, store):
+def _dispatcher(rank, size, store, options, name):
+    return dispatcher(rank, size, host.prefixed(name, store), options, TIMEOUT_S)
+
+
+def _disagree(rank, size, store):
     options = Options("eager") if rank == 1 else Options("auto")
     differing = r"rank\(s\) 0, 2, 3" if rank == 1 else r"rank\(s\) 1"
     with pytest.raises(ArgumentError, match=differing):
-        dispatcher(rank, size, PrefixStore("options", store), options, TIMEOUT_S)
+        _dispatcher(rank, size, store, options, "options")
 
-    reducer = dispatcher(rank, size, PrefixStore("buffers", store), EAGER, TIMEOUT_S)
+    reducer = _dispatcher(rank, size, store, EAGER, "buffers")
     reducer.submit(torch.ones(100)).wait()
-    operation = reducer.submit(torch.ones(100 + (rank == 3)))
+    together(store, rank, size, "all have summed, before anything differs")
     with pytest.raises(RankFailure) as failed:
-        operation.wait()
+        reducer.submit(torch.ones(100 + (rank == 3))).wait()
     assert failed.value.ranks == (3,)
     with pytest.raises(RankFailure):
         reducer.submit(torch.ones(100))
+    reducer.close()
 
-    together(store, rank, size, "buffers differed")
-    static = Options("static", late=(2,))
-    reducer = dispatcher(rank, size, PrefixStore("decision", store), static, TIMEOUT_S)
+    reducer = _dispatcher(rank, size, store, Options("static", late=(2,)), "decision")
     reducer.submit(torch.ones(100)).wait()
+    together(store, rank, size, "all have summed again")
     if rank == 3:  # a rank gone wrong takes another one to be late
         agent = reducer.control_plane._agent
         agent.inputs.options = Options("static", late=(1,))
@@ -99,3 +104,9 @@ def test_ranks_that_disagree_are_named_and_nothing_is_summed(rank, size, store):
     with pytest.raises((RankFailure, ScheduleRefused)) as failed:
         reducer.submit(torch.ones(100)).wait()
     assert 3 in failed.value.ranks
+    reducer.close()
+
+
+def test_ranks_that_disagree_are_named_and_nothing_is_summed():
+    with made_once():
+        on_hosts(SIZE, lambda job: _disagree)

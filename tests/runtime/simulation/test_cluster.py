@@ -88,8 +88,16 @@ def test_links_do_one_thing_at_a_time_and_all_of_it(works):
     assert done_s == pytest.approx(sum(work_s for _, work_s in works), abs=1e-6)
 
 
-@pytest.mark.parametrize("mode", ["native", "predict", "auto"])
-@pytest.mark.parametrize("late", ["one late", "another in each step", "tails"])
+@pytest.mark.parametrize(
+    ("mode", "late"),
+    [
+        ("native", "tails"),
+        ("predict", "one late"),
+        ("predict", "tails"),
+        ("auto", "another in each step"),
+        ("auto", "tails"),
+    ],
+)
 def test_whole_executors_take_as_long(mode, late):
     """On 8 hosts here; ``python -m bench.scale coarse`` has 16 hosts and all modes."""
     setting = small_setting(small_arrivals(8)[late], steps=6)
