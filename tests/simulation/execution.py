@@ -8,6 +8,7 @@ that adds up as the schedule does.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import traceback
 from collections.abc import Callable, Iterator
@@ -146,9 +147,10 @@ def _arrange(job: Job, plan: Plan) -> None:
 
 def _cut(job: Job, cut: Cut) -> None:
     until_s = job.world.now_s + cut.for_s
-    job.network.cut(cut.sender, cut.receiver, until_s)
-    if cut.both_ways:
-        job.network.cut(cut.receiver, cut.sender, until_s)
+    for sender, receiver in itertools.product(cut.senders, cut.receivers):
+        job.network.cut(sender, receiver, until_s)
+        if cut.both_ways:
+            job.network.cut(receiver, sender, until_s)
 
 
 def _trouble(job: Job, trouble: StoreTrouble) -> None:

@@ -1,4 +1,4 @@
-"""Constants of the shipped code, and of what is simulated, that an execution may bend.
+"""Constants of the shipped code, and choices of it and of the network, that executions may bend.
 
 What is rare with the values that ship is common with these: a turn of one read, frames of a few
 bytes, memories that forget at once, heads in a job of four ranks. Each keeps the code right by its
@@ -17,12 +17,16 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
+import msgspec
+
 from latecomer.runtime.executor import executor
 from latecomer.runtime.executor.tcp import connection, flow_control, frames, transfer
 from latecomer.runtime.executor.tcp.frames import Sizes
 from latecomer.runtime.health import watchdog
 from latecomer.runtime.network import clock
 from latecomer.runtime.policy import agent, coordinator, dispatcher, epochs, head, options, rules
+from latecomer.runtime.policy.messages import Epoch
+from latecomer.runtime.policy.options import PolicyInputs
 from latecomer.runtime.simulation import meeting, network
 from latecomer.runtime.simulation.world import Dice
 
@@ -47,6 +51,12 @@ class Place:
     values: tuple[Any, ...]
 
 
+def handed_on(current: Epoch, nbytes: int, inputs: PolicyInputs) -> Epoch:
+    """An epoch with the next rank as coordinator, whatever the history says."""
+    coordinator = (current.coordinator + 1) % inputs.world_size
+    return msgspec.structs.replace(current, coordinator=coordinator)
+
+
 PLACES: Mapping[str, Place] = {
     "reads in a turn": Place(connection, "READS", (1, 2)),
     "sizes on a network": Place(frames, "NETWORK", (TINY, SMALL, WHOLE)),
@@ -69,8 +79,9 @@ PLACES: Mapping[str, Place] = {
     "ends that are told": Place(head, "MOST_DONE", (1,)),
     "pause before asking a head": Place(head, "RETRY_S", (0.005, 1.0)),
     "questions past a head": Place(head, "PAST_HEAD", (1, 2)),
-    "margin of an epoch": Place(epochs, "LEAST_MARGIN", (1, 20)),
+    "margin of an epoch": Place(epochs, "LEAST_MARGIN", (0, 0, 1, 20)),
     "most margin of an epoch": Place(epochs, "MOST_MARGIN", (1, 2)),
+    "next epoch": Place(agent, "next_epoch", (handed_on,)),
     "patience with an epoch": Place(epochs, "PATIENCE_S", (0.06, 10.0)),
     "operations remembered": Place(coordinator, "REMEMBERED", (64,)),
     "operations compared": Place(rules, "COMPARED", (1, 2, 3)),

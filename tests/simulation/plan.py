@@ -43,10 +43,10 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cut(msgspec.Struct, frozen=True, tag=True):
-    """Nothing passes between two ranks for a while; one way or both."""
+    """Nothing passes from some ranks to others for a while, or neither way."""
 
-    sender: int
-    receiver: int
+    senders: tuple[int, ...]
+    receivers: tuple[int, ...]
     at_s: float
     for_s: float
     both_ways: bool
@@ -106,7 +106,7 @@ class Plan(msgspec.Struct, frozen=True):
             if isinstance(fault, Kill | Stop):
                 named.add(fault.rank)
             elif isinstance(fault, Cut):
-                named |= {fault.sender, fault.receiver}
+                named.update(fault.senders, fault.receivers)
         return frozenset(named)
 
     @property
@@ -217,11 +217,24 @@ def _faults(
     if dice.happens(0.15):
         sender = dice.below(ranks)
         receiver = (sender + 1 + dice.below(ranks - 1)) % ranks
+        senders, receivers = _sides(sender, receiver, Dice(seed, "sides"), ranks)
         for_s = timeout_s * dice.one_of((SHORT, 0.3, 3.0))
-        faults.append(Cut(sender, receiver, _moment_s(dice), for_s, dice.happens(0.5)))
+        faults.append(Cut(senders, receivers, _moment_s(dice), for_s, dice.happens(0.5)))
     if dice.happens(0.05):
         faults.append(StoreTrouble(_moment_s(dice), dice.happens(0.5)))
     return tuple(faults)
+
+
+def _sides(
+    sender: int, receiver: int, dice: Dice, ranks: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Two ranks that are cut off from each other, in a third of all cases with all others."""
+    if not dice.happens(0.35):
+        return (sender,), (receiver,)
+    senders, receivers = [sender], [receiver]
+    for rank in set(range(ranks)) - {sender, receiver}:
+        dice.one_of((senders, receivers)).append(rank)
+    return tuple(sorted(senders)), tuple(sorted(receivers))
 
 
 def _perhaps_at_operation(kill: Kill, dice: Dice, operations: int) -> Kill:

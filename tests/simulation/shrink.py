@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from tests.simulation.execution import execute
-from tests.simulation.plan import Cut, Kill, Plan, Stop
+from tests.simulation.plan import Cut, Fault, Kill, Plan, Stop
 
 MOST_TRIES = 200
 CALM: dict[str, Any] = {
@@ -69,17 +70,23 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
 
 def _without_last_rank(plan: Plan) -> Iterator[Plan]:
     ranks = plan.ranks - 1
-
-    def fits(fault: Any) -> bool:
-        if isinstance(fault, Kill | Stop):
-            return fault.rank < ranks
-        return not isinstance(fault, Cut) or max(fault.sender, fault.receiver) < ranks
-
-    faults = tuple(fault for fault in plan.faults if fits(fault))
+    faults = [_without(fault, ranks) for fault in plan.faults]
     yield msgspec.structs.replace(
         plan,
         ranks=ranks,
         lateness_s=plan.lateness_s[:ranks],
         drifts=plan.drifts[:ranks],
-        faults=faults,
+        faults=tuple(itertools.chain.from_iterable(faults)),
     )
+
+
+def _without(fault: Fault, rank: int) -> tuple[Fault, ...]:
+    """The fault in a job without this rank; none if nothing is left of it."""
+    if isinstance(fault, Kill | Stop) and fault.rank == rank:
+        return ()
+    if isinstance(fault, Cut):
+        senders = tuple(sender for sender in fault.senders if sender != rank)
+        receivers = tuple(receiver for receiver in fault.receivers if receiver != rank)
+        smaller = msgspec.structs.replace(fault, senders=senders, receivers=receivers)
+        return (smaller,) if senders and receivers else ()
+    return (fault,)
