@@ -5,6 +5,11 @@ that nobody takes it for dead; it repeats that until all who stay have heard it.
 a failure asks everybody; each answers with its status. A question may be an alarm, which makes the
 others give up too. The first verdict reached is sent to all, so that all name the same ranks.
 
+Two ranks that give up at the same moment may have heard different answers, where another one stops
+between two of its own. So after an alarm the lowest of the ranks that answer decides, and the
+others wait for its verdict a little longer than they do for answers; and whoever hears a verdict
+passes it on to those that have asked, since who has reached it may be gone by then.
+
 Each message is one datagram, so words are shortened until they fit, and what is left out is marked;
 which ranks failed always goes whole, as a bit for each rank of the group.
 """
@@ -23,6 +28,7 @@ from latecomer.runtime.network.protocol import Protocol
 from latecomer.verify.errors import RankFailure
 
 ASK_AGAIN_S = 0.1  # questions and goodbyes may be lost
+DEFER_SHARE = 0.1  # of the time in which ranks may answer: so much longer the lowest may decide
 
 # Bytes. A verdict has a text and evidence, a status up to three texts: either has to be less than
 # ``latecomer.runtime.network.control_channel.MAX_PAYLOAD``, with the bits of the ranks. A message
@@ -69,12 +75,22 @@ class Question:
     left_s: float  # still open; time in which this process itself did not run does not count
     asked_s: float
     answers: dict[int, RankStatus]  # this rank's, too
+    defers_s: float  # so much longer a rank waits for the verdict of a lower one that answers
     is_over: bool = False
 
-    @property
-    def due_s(self) -> float:
+    def decider(self, rank: int) -> int:
+        """The lowest of ``rank``, who asks, and of those that answer and have not finished."""
+        there = [peer for peer, status in self.answers.items() if not status.closed]
+        return min([rank, *there])
+
+    def time_s(self, rank: int) -> float:
+        """How long it is still open for ``rank``, who asks."""
+        defers = self.alarm and self.decider(rank) != rank
+        return self.left_s + (self.defers_s if defers else 0.0)
+
+    def due_s(self, rank: int) -> float:
         """When to ask again, or to end it."""
-        return self.asked_s + min(self.left_s, ASK_AGAIN_S)
+        return self.asked_s + min(self.time_s(rank), ASK_AGAIN_S)
 
 
 class HealthProtocol(Protocol[bytes, str]):
@@ -89,6 +105,7 @@ class HealthProtocol(Protocol[bytes, str]):
         self._numbers = itertools.count()
         self._open: dict[int, Question] = {}
         self._is_alarmed = False
+        self._askers: set[int] = set()  # ranks that have asked this one, and wait for a verdict
         self._closed: dict[int, RankStatus] = {}  # ranks that have said goodbye, and how
         self._unaware: set[int] = set()  # ranks that have not heard this rank's goodbye
         self._goodbye_due_s: float | None = None  # None: this rank stays
@@ -108,7 +125,9 @@ class HealthProtocol(Protocol[bytes, str]):
         """Ask everybody for a status, for ``grace_s`` seconds; with the alarm: to give up, too."""
         self._is_alarmed |= alarm
         answers = {**self._closed, self.rank: self._own_status()}  # a goodbye answers all
-        question = Question(next(self._numbers), alarm, grace_s, now_s, answers)
+        question = Question(
+            next(self._numbers), alarm, grace_s, now_s, answers, DEFER_SHARE * grace_s
+        )
         self._open[question.number] = question
         self._send_question(question)
         self._end_questions()
@@ -128,12 +147,16 @@ class HealthProtocol(Protocol[bytes, str]):
         if received.asks:
             if self.verdict is not None:  # whoever asks because this rank gives up learns why
                 self._send(sender, pack_verdict(self.verdict))
+            self._askers.add(sender)
             self._send(sender, pack_answer(received.question, self._own_status()))
         if received.heard:
             self._unaware.discard(sender)
         if received.status is not None:
             self._take_status(received.question, sender, received.status)
-        self.verdict = self.verdict or received.verdict
+        if self.verdict is None and received.verdict is not None:
+            self.verdict = received.verdict
+            for asker in sorted(self._askers - {sender}):
+                self._send(asker, pack_verdict(self.verdict))
         if (received.alarm or received.failed is not None) and not self._is_alarmed:
             self._is_alarmed = True
             self._events.append(f"told by rank {sender}")
@@ -141,7 +164,7 @@ class HealthProtocol(Protocol[bytes, str]):
 
     def get_timer(self) -> float | None:
         """When :meth:`handle_timer` is due."""
-        due_s = [question.due_s for question in self._open.values()]
+        due_s = [question.due_s(self.rank) for question in self._open.values()]
         if self._goodbye_due_s is not None and not self.has_left:
             due_s.append(self._goodbye_due_s)
         return min(due_s, default=None)
@@ -149,7 +172,7 @@ class HealthProtocol(Protocol[bytes, str]):
     def handle_timer(self, now_s: float) -> None:
         """Ask again whoever has not answered, or give it up."""
         for question in self._open.values():
-            if now_s >= question.due_s:
+            if now_s >= question.due_s(self.rank):
                 # what is more than that, this process was not running
                 question.left_s -= min(now_s - question.asked_s, 2 * ASK_AGAIN_S)
                 question.asked_s = now_s
@@ -182,14 +205,16 @@ class HealthProtocol(Protocol[bytes, str]):
     def _send_question(self, question: Question) -> None:
         message = HealthMessage(asks=True, alarm=question.alarm, question=question.number)
         data = msgspec.msgpack.encode(message)
-        silent = set(range(self.world_size)) - set(question.answers)
-        if self.verdict is None and question.left_s > 0:
-            self._outbox += [(peer, data) for peer in sorted(silent)]
+        asked = set(range(self.world_size)) - set(question.answers)
+        if question.left_s <= 0:
+            asked = {question.decider(self.rank)} - {self.rank}  # for its verdict
+        if self.verdict is None:
+            self._outbox += [(peer, data) for peer in sorted(asked)]
 
     def _end_questions(self) -> None:
         for question in list(self._open.values()):
             is_answered = len(question.answers) == self.world_size
-            if is_answered or question.left_s <= 0 or self.verdict is not None:
+            if is_answered or question.time_s(self.rank) <= 0 or self.verdict is not None:
                 question.is_over = True
                 del self._open[question.number]
 

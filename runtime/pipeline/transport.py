@@ -147,7 +147,9 @@ class Transport:
         self._outgoing, self._incoming = connect(
             group, channel.address, channel.token, to=peers, origin=peers
         )
-        self._waiting = {peer: Queue[OutgoingMessage | None]() for peer in peers}
+        self._waiting: dict[int, Queue[OutgoingMessage | None]] = {}
+        for peer in peers:
+            self._waiting[peer] = host.Queue()
         self._connections = [*self._outgoing.values(), *self._incoming.values()]
         for connection in self._connections:
             connection.setblocking(True)

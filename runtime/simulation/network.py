@@ -12,10 +12,11 @@ that take less than they could, FIN and reset.
 from __future__ import annotations
 
 import errno
+import io
 import itertools
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -435,13 +436,21 @@ class StreamSocket(Endpoint):
         """As :meth:`sendmsg` with one part."""
         return self.sendmsg([data])
 
-    def sendmsg(self, parts: list[Any]) -> int:
+    def sendall(self, data: Any) -> None:
+        """Give all of it to the kernel, as it has room."""
+        left = memoryview(data)
+        while left:
+            left = left[self.sendmsg([left]) :]
+
+    def sendmsg(self, parts: list[Any], ancillary: Sequence[Any] = (), flags: int = 0) -> int:
         """Give bytes to the kernel; how many it has taken."""
         if not self._is_pair:
             self.world.perhaps_switch()
         self._require_open()
         data = b"".join(parts)
-        room = self.network.weather.buffer - self.unacknowledged()
+        while (room := self.network.weather.buffer - self.unacknowledged()) <= 0:
+            self._wait_or_raise(flags)
+            self._require_open()
         taken = self._some(min(len(data), room))
         if self._is_pair:
             assert self.peer is not None
@@ -451,6 +460,11 @@ class StreamSocket(Endpoint):
             self.held += data[:taken]
             self._push()
         return taken
+
+    def makefile(self, mode: str, buffering: int) -> io.BufferedReader:
+        """A file that is read."""
+        assert mode == "rb"
+        return io.BufferedReader(_Readable(self), buffering)
 
     def recv(self, most: int, flags: int = 0) -> bytes:
         """What has come; nothing: the other end has closed."""
@@ -653,6 +667,22 @@ class StreamSocket(Endpoint):
     def _all_is_there(self, peer: StreamSocket) -> None:
         peer.has_all = True
         peer.changed()
+
+
+class _Readable(io.RawIOBase):
+    """A stream as a file, without a buffer."""
+
+    def __init__(self, stream: StreamSocket) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def readable(self) -> bool:
+        """As a file tells it."""
+        return True
+
+    def readinto(self, memory: Any) -> int:
+        """What has come; 0 at the end."""
+        return self._stream.recv_into(memory)
 
 
 class Poll:

@@ -76,7 +76,7 @@ class Threads:
             "RLock": lambda: RLock(world),
             "Condition": lambda lock=None: Condition(world, lock),
             "Event": lambda: Event(world),
-            "Queue": lambda: SimpleQueue(world),
+            "Queue": lambda: Queue(world),
             "SimpleQueue": lambda: SimpleQueue(world),
             "ThreadLocal": lambda: ThreadLocal(world),
             "current_thread": self.current_thread,
@@ -316,7 +316,7 @@ class Event:
 
 
 class SimpleQueue:
-    """As ``queue.SimpleQueue``, and ``queue.Queue`` without a limit."""
+    """As ``queue.SimpleQueue``."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -350,6 +350,26 @@ class SimpleQueue:
     def qsize(self) -> int:
         """How much there is."""
         return len(self._items)
+
+
+class Queue(SimpleQueue):
+    """As ``queue.Queue`` without a limit: it counts what is still being worked at."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.unfinished_tasks = 0
+        self.all_tasks_done = Condition(world)
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Append something to work at."""
+        self.unfinished_tasks += 1
+        super().put(item)
+
+    def task_done(self) -> None:
+        """What was taken is worked off."""
+        self.unfinished_tasks -= 1
+        if not self.unfinished_tasks:
+            self.all_tasks_done.notify_all()
 
 
 class ThreadLocal:

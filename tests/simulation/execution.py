@@ -39,6 +39,7 @@ from latecomer.verify.errors import LatecomerError, RankFailure
 from tests.simulation import optireduce
 from tests.simulation.invariants import Watched
 from tests.simulation.optireduce import Lossy
+from tests.simulation.pipelines import Steps, known_to_torch
 from tests.simulation.places import LARGEST, bending, most_elements
 from tests.simulation.plan import Cut, Kill, Plan, Stop, StoreTrouble
 
@@ -110,7 +111,7 @@ def execute(plan: Plan) -> Execution:
     watched = Watched(job, clocks_are_good=plan.clocks_are_good)
     outcomes: dict[int, Outcome] = {}
     try:
-        with made_once(), bending(plan.bent), watched.looking():
+        with made_once(), bending(plan.bent), watched.looking(), known_to_torch(job):
             outcomes = job.run(
                 lambda rank, size, store: _rank(job, plan, told[rank], rank, store),
                 longest_s=_longest_s(plan),
@@ -223,22 +224,26 @@ def _operate(job: Job, plan: Plan, told: Told, rank: int, engine: Any) -> None:
             told.results[operation] = ""
             if plan.kind == "optireduce":
                 told.lossy.results[operation] = result.clone()
+            elif plan.kind == "pipeline":
+                told.results[operation] = result
+                if told.errors:
+                    told.silent.append(operation)
             else:
                 told.results[operation] = _wrong(plan, operation, result)
         told.longest_wait = max(told.longest_wait, (job.world.now_s - began_s, operation))
 
-    for operation, elements in enumerate(plan.sizes):
+    for operation in range(len(plan.sizes)):
         late_s = plan.late_s(rank, operation)
         if late_s:
             host.sleep(late_s)
         had_error = bool(told.errors)
         try:
-            work = _submit(plan, engine, operation, _contribution(rank, elements))
+            work = _submit(engine, plan, rank, operation)
         except LatecomerError as error:
             failed(operation, error)
             continue
         _perhaps_die(job, plan, rank, operation)
-        if had_error:
+        if had_error and plan.kind != "pipeline":  # whose steps begin when they are waited for
             told.silent.append(operation)
         flying.append((operation, work))
         if len(flying) >= plan.window:
@@ -254,7 +259,10 @@ def _perhaps_die(job: Job, plan: Plan, rank: int, operation: int) -> None:
             job.world.after(fault.at_s, lambda kill: job.kill(kill.rank, resets=kill.resets), fault)
 
 
-def _submit(plan: Plan, engine: Any, operation: int, tensor: torch.Tensor) -> Any:
+def _submit(engine: Engine, plan: Plan, rank: int, operation: int) -> Any:
+    if isinstance(engine, Steps):
+        return engine.submit(operation)
+    tensor = _contribution(rank, plan.sizes[operation])
     if isinstance(engine, Executor):
         schedule = operation % len(engine.schedules)
         late = None if schedule == 0 and operation % 3 else _late(plan, engine, schedule)
@@ -269,12 +277,14 @@ def _late(plan: Plan, engine: Executor, schedule: int) -> int | None:
     return (plan.seed + schedule) % plan.ranks
 
 
-Engine = Executor | AllReduceDispatcher | OptiReduceEngine
+Engine = Executor | AllReduceDispatcher | OptiReduceEngine | Steps
 
 
 def _engine(plan: Plan, rank: int, store: Store, lossy: Lossy) -> Engine:
     if plan.kind == "optireduce":
         return optireduce.engine(plan, rank, store, lossy)
+    if plan.kind == "pipeline":
+        return Steps(plan, rank, store)
     if plan.kind == "executor":
         runnable = [made(name, plan.ranks) for name in plan.schedules]
         return Executor(runnable, store, rank, plan.ranks, timeout_s=plan.timeout_s)  # type: ignore[arg-type]
@@ -296,7 +306,7 @@ def _engine(plan: Plan, rank: int, store: Store, lossy: Lossy) -> Engine:
 
 def _options(plan: Plan) -> Options:
     """Of the dispatchers of a plan."""
-    assert plan.kind not in ("executor", "optireduce")
+    assert plan.kind not in ("executor", "optireduce", "pipeline")
     late = (plan.seed % plan.ranks,) if plan.kind == "static" else ()
     return Options(plan.kind, late=late)
 

@@ -15,11 +15,12 @@ from latecomer.runtime.network.clock import DRIFT
 from latecomer.runtime.simulation.world import Dice
 from tests.simulation.places import bent, most_elements
 
-Kind = Literal["executor", "auto", "eager", "predict", "static", "native", "optireduce"]
+Kind = Literal["executor", "auto", "eager", "predict", "static", "native", "optireduce", "pipeline"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SCHEDULES = ("straggler", "ring", "rhd", "direct", "doubling", "tree")
 SIZES = (0, 1, 5, 100, 3_000, 20_000, 70_000)  # elements
 SMALL = (0, 5, 100)
+MOST_STEPS = 10  # of a pipeline: each is many messages
 LOSSY_ELEMENTS = 20_000  # at most, of OptiReduce: each datagram is several steps of an execution
 
 SHORT = 0.05  # of the time-out: a pause for which no rank gives up another
@@ -69,7 +70,7 @@ class Plan(msgspec.Struct, frozen=True):
     ranks: int
     kind: Kind
     schedules: tuple[str, ...]  # of an executor
-    sizes: tuple[int, ...]  # elements of each operation
+    sizes: tuple[int, ...]  # elements of each operation; of a pipeline's steps 0
     window: int  # operations in flight
     lateness_s: tuple[float, ...]  # by rank: how long before each operation it is busy
     turns_at: int  # from this operation on each rank is as late as the one before it was
@@ -171,6 +172,8 @@ def drawn(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Plan:
     kind = dice.one_of(kinds)
     if kind == "optireduce":
         sizes = tuple(min(size, LOSSY_ELEMENTS) for size in sizes)
+    elif kind == "pipeline":
+        sizes = (0,) * min(operations, MOST_STEPS)
 
     return Plan(
         seed=seed,

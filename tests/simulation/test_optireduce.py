@@ -67,7 +67,7 @@ def test_a_rank_that_is_killed_is_named_and_no_other(resets):
 
 def test_a_tensor_is_its_callers_again_once_its_operation_has_failed(monkeypatch):
     """Datagrams that came after a failure were still written into it."""
-    seeds = (228, 395, 432)
+    seeds = (170, 483, 787)
     assert [execute(plan_of(seed)).problems for seed in seeds] == [[], [], []]
     monkeypatch.setattr(UdpLoop, "abort", lambda loop: None)
     assert any("changed after it failed" in execute(plan_of(seed)).summary for seed in seeds)

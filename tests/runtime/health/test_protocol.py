@@ -127,6 +127,69 @@ def test_whoever_does_not_answer_is_asked_again_until_the_time_is_up():
     assert lost.answers.keys() == {0, 2}
 
 
+def _give_up(first, second):
+    """Both have asked with the alarm for a second; rank 2 has answered the first alone and stopped.
+
+    Rank 3 is dead. Returns the group, shortly after that second, and the questions by rank.
+    """
+    group = Group(4)
+    group.deaf = {3}
+    questions = {first: group.ranks[first].ask(1.0, group.now_s, alarm=True)}
+    group.settle()
+    group.deaf = {2, 3}
+    questions[second] = group.ranks[second].ask(1.0, group.now_s, alarm=True)
+    group.settle()
+    assert set(questions[first].answers) == {0, 1, 2}
+    assert set(questions[second].answers) == {0, 1}
+
+    for _ in range(10):
+        group.turn(protocol.ASK_AGAIN_S + 1e-6)
+    return group, questions
+
+
+@pytest.mark.parametrize("ranks", [(0, 1), (1, 0)])
+def test_of_ranks_that_have_heard_different_answers_the_lowest_decides(ranks):
+    group, questions = _give_up(*ranks)
+    assert questions[0].is_over
+    assert not questions[1].is_over  # it waits for rank 0's verdict
+    group.ranks[0].decide(RankFailure([2, 3], "silent"))
+    group.settle()
+    assert questions[1].is_over
+    assert group.ranks[1].decide(RankFailure([3], "silent")).ranks == (2, 3)
+
+
+def test_a_verdict_that_does_not_come_is_asked_for():
+    group, questions = _give_up(0, 1)
+    group.ranks[0].decide(RankFailure([3], "silent"))
+    assert group._sent()  # all of it is lost
+    group.turn(protocol.ASK_AGAIN_S)
+    assert questions[1].is_over
+    assert group.ranks[1].verdict.ranks == (3,)
+
+
+def test_a_verdict_that_never_comes_is_not_waited_for():
+    group, questions = _give_up(0, 1)
+    group.deaf = {0, 2, 3}
+    group.turn(protocol.ASK_AGAIN_S)
+    assert questions[1].is_over
+    assert group.ranks[1].verdict is None
+
+
+def test_a_verdict_is_passed_on_to_those_that_have_asked():
+    """Rank 2 has reached it, told rank 0 alone, and is gone."""
+    group = Group(4)
+    group.deaf = {2, 3}
+    question = group.ranks[1].ask(1.0, group.now_s, alarm=True)
+    group.settle()
+    assert not question.is_over
+
+    verdict = protocol.pack_verdict(RankFailure([3], "silent"))
+    group.ranks[0].receive_message(verdict, 2, group.now_s)
+    group.settle()
+    assert question.is_over
+    assert group.ranks[1].verdict.ranks == (3,)
+
+
 def test_time_in_which_this_rank_did_not_run_is_not_held_against_the_others():
     group = Group(2)
     group.deaf = {1}
