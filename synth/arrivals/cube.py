@@ -143,6 +143,7 @@ class Cube:
     def _can_wait(self, corner: int, chunk: int, t: int) -> bool:
         """Whether a rank alone in its corner, where the chunk ends its way, gets it at the end."""
         alone = [c for c, here in enumerate(self._members) if len(here) == 1]
+        has_none = chunk == 0 and self._first_is_missing  # the root, of those that could give it
         ends = t == chunk + self._dimensions and chunk < self.chunks - 1
         lack_it = sum(lacks == chunk for lacks in self._waiting.values())
         return (
@@ -150,7 +151,7 @@ class Cube:
             and ends
             and corner in alone[1:]
             and corner not in self._waiting
-            and 2 * (lack_it + 1) <= len(alone)  # as many have it at the end as lack it
+            and 2 * (lack_it + 1) <= len(alone) - has_none  # as many have it at the end as lack it
         )
 
     def _at_the_end(self, t: int) -> None:
@@ -163,6 +164,8 @@ class Cube:
             [self._waiting.get(c, NONE) for c, h in enumerate(self._members) if len(h) == 1]
         )
         useful = (lacks[:, None] != lacks) & (lacks != NONE)
+        if self._first_is_missing:
+            useful[0] &= lacks != 0  # the root, which may get that sum in this very round
         for src, dst in enumerate(assignment(useful.astype(np.int64))):
             if useful[src, dst]:
                 self._add(t, alone[src], alone[dst], int(lacks[dst]), full=True)
