@@ -5,12 +5,15 @@ A failure says its seed, and the same seed is the same execution.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from latecomer.runtime.host import host
 from latecomer.runtime.simulation.job import Body, Job, Outcome
@@ -38,7 +41,8 @@ def on_hosts(
     results = []
     for seed in seeds:
         job = Job(ranks, seed, weather(), pause=0.002)
-        outcomes = job.run(body(job), longest_s=LONGEST_S)
+        with known_to_torch(job):
+            outcomes = job.run(body(job), longest_s=LONGEST_S)
         for rank in set(range(ranks)) - set(victims):
             outcome = outcomes[rank]
             if outcome.error is not None:
@@ -46,6 +50,22 @@ def on_hosts(
             assert outcome.is_over, f"seed {seed}: rank {rank} waits: {job.unfinished.get(rank)}"
         results.append(outcomes)
     return results
+
+
+@contextlib.contextmanager
+def known_to_torch(job: Job) -> Iterator[None]:
+    """Within the block, each rank of a job is the one of its number to torch.distributed, too."""
+
+    def rank(group: object = None) -> int:
+        task = job.world.current
+        assert task is not None
+        return task.rank
+
+    with (
+        mock.patch.object(dist, "get_rank", rank),
+        mock.patch.object(dist, "get_world_size", return_value=job.ranks),
+    ):
+        yield
 
 
 def die(job: Job, rank: int) -> None:

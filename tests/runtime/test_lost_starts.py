@@ -17,12 +17,17 @@ from latecomer.runtime import Executor, load
 from latecomer.runtime.host import host
 from latecomer.runtime.optireduce.engine import OptiReduceEngine
 from latecomer.runtime.optireduce.options import Options as Lossy
+from latecomer.runtime.pipeline import Pipeline
+from latecomer.runtime.pipeline import load as load_pipeline
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.options import Options
 from latecomer.verify.errors import LatecomerError, RankFailure
 from tests.runtime import jobs, schedules
+from tests.runtime.pipeline.models import loss_fn, model
+from tests.runtime.pipeline.test_gradients import MICROBATCHES, schedule
 from tests.runtime.simulated import NEVER_S, blamed_by, die, on_hosts
 from tests.simulation.execution import made_once
+from tests.verify.pipeline.documents import one_f_one_b
 
 SIZE = 3
 VICTIM = 1
@@ -32,6 +37,7 @@ RING = load(schedules.ring(SIZE))
 EAGER = Options("eager")
 NATIVE = Options("native")
 STATIC = Options("static", late=(2,))
+PLAN = load_pipeline(schedule(one_f_one_b(SIZE, MICROBATCHES)))
 
 
 def executor(rank, size, store, timeout_s=SOON_S):
@@ -50,6 +56,10 @@ def optireduce(rank, size, store):
     return OptiReduceEngine(store, rank, size, options=Lossy(compiled="off"), timeout_s=SOON_S)
 
 
+def pipeline(rank, size, store):
+    return Pipeline(model(SIZE)[rank], PLAN, loss_fn, store=store, timeout_s=SOON_S)
+
+
 STEPS = [
     (executor, "latecomer.runtime.executor.executor.agree"),
     (executor, "latecomer.runtime.executor.executor.ControlChannel"),
@@ -59,6 +69,9 @@ STEPS = [
     (dispatcher, "latecomer.runtime.policy.dispatcher.shared_profile"),
     (optireduce, "latecomer.runtime.optireduce.engine.meet"),
     (optireduce, "latecomer.runtime.optireduce.engine.Reliable"),
+    (pipeline, "latecomer.runtime.pipeline.pipeline.ControlChannel"),
+    (pipeline, "latecomer.runtime.pipeline.pipeline.Watchdog"),
+    (pipeline, "latecomer.runtime.pipeline.pipeline.Transport"),
 ]
 CASES = [(start, step, fault) for start, step in STEPS for fault in ("dies", "is silent")]
 # there Gloo connects or works, which a rank that lives and does not come holds up unnamed

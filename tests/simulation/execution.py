@@ -36,10 +36,11 @@ from latecomer.runtime.simulation.network import Weather
 from latecomer.runtime.simulation.world import BEGIN_S, SimulationError
 from latecomer.synth import candidates as synth_candidates
 from latecomer.verify.errors import LatecomerError, RankFailure
+from tests.runtime.simulated import known_to_torch
 from tests.simulation import optireduce
 from tests.simulation.invariants import Watched
 from tests.simulation.optireduce import Lossy
-from tests.simulation.pipelines import Steps, known_to_torch
+from tests.simulation.pipelines import Steps
 from tests.simulation.places import LARGEST, bending, most_elements
 from tests.simulation.plan import Cut, Kill, Plan, Stop, StoreTrouble
 

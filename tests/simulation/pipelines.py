@@ -6,18 +6,14 @@ stages must be, bit for bit, those of the whole model run in one place, microbat
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
-from unittest import mock
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from latecomer.runtime.pipeline import Faults, LinkFault, Pipeline, load
 from latecomer.runtime.pipeline.load import VerifiedPipeline
-from latecomer.runtime.simulation.job import Job
 from latecomer.runtime.simulation.meeting import Store
 from latecomer.runtime.simulation.world import Dice
 from tests.runtime.pipeline.models import loss_fn, model, reference, run_step
@@ -32,22 +28,6 @@ PROGRAMS: dict[str, Callable[[int, int], list[list[str]]]] = {
     "two stages per rank": documents.vee,
 }
 DATA = 4  # steps whose data differ
-
-
-@contextlib.contextmanager
-def known_to_torch(job: Job) -> Iterator[None]:
-    """Within the block, each rank of a job is the one of its number to torch.distributed, too."""
-
-    def rank(group: object = None) -> int:
-        task = job.world.current
-        assert task is not None
-        return task.rank
-
-    with (
-        mock.patch.object(dist, "get_rank", rank),
-        mock.patch.object(dist, "get_world_size", return_value=job.ranks),
-    ):
-        yield
 
 
 class Steps:

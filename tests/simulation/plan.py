@@ -20,6 +20,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 SCHEDULES = ("straggler", "ring", "rhd", "direct", "doubling", "tree")
 SIZES = (0, 1, 5, 100, 3_000, 20_000, 70_000)  # elements
 SMALL = (0, 5, 100)
+MOST_ELEMENTS = 150_000  # of all operations: few executions would take half of all time
 MOST_STEPS = 10  # of a pipeline: each is many messages
 LOSSY_ELEMENTS = 20_000  # at most, of OptiReduce: each datagram is several steps of an execution
 
@@ -152,7 +153,8 @@ def drawn(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Plan:
         operations = 20 + length.below(60)
         sizes = tuple(length.one_of(SMALL) for _ in range(operations))
     places = bent(seed)
-    sizes = tuple(min(size, most_elements(places)) for size in sizes)
+    most = min(most_elements(places), MOST_ELEMENTS // operations)
+    sizes = tuple(min(size, most) for size in sizes)
     has_late = dice.happens(0.6)
     window = 1 + dice.below(4)
     timeout_s = max(
