@@ -80,6 +80,8 @@ HAVE_THEIR_OWN = {
     "runtime.optireduce.udp.compiled.sockets": "hands addresses to system calls",
 }
 """Modules of ``runtime`` that import one of these all the same, and why."""
+TYPES_OF_THE_HOST = ("Condition", "Event", "Queue", "SimpleQueue", "Socket", "Thread")
+"""What ``runtime.host`` has for annotations; what is made is asked of the host."""
 
 PRIVATE_NAME_OF_TORCH = re.compile(r"torch\..*\b_")
 
@@ -244,6 +246,24 @@ def past_the_host(paths: dict[str, Path]) -> Iterator[str]:
         for name in imported_names(path):
             if name.partition(".")[0] in OF_THE_HOST:
                 yield f"{importer} imports {name}: ask runtime.host for it"
+        for name in _made_of_a_type(path):
+            yield f"{importer} makes a {name}: ask runtime.host for it"
+
+
+def _made_of_a_type(path: Path) -> Iterator[str]:
+    """Calls of ``Queue`` or ``Queue[...]`` where the host's is meant, and of its like."""
+    tree = ast.parse(path.read_text())
+    imported = {alias.name for node in ast.walk(tree) for alias in _from_the_host(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func.value if isinstance(node.func, ast.Subscript) else node.func
+            if isinstance(called, ast.Name) and called.id in imported & set(TYPES_OF_THE_HOST):
+                yield called.id
+
+
+def _from_the_host(node: ast.AST) -> list[ast.alias]:
+    is_from_it = isinstance(node, ast.ImportFrom) and node.module == "latecomer.runtime.host"
+    return node.names if is_from_it else []
 
 
 def broken_rules() -> list[str]:

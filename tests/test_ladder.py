@@ -143,3 +143,18 @@ def test_a_clock_that_is_not_the_hosts_is_refused(tmp_path):
         "runtime.module imports threading.Lock",
     ]
     assert not list(ladder.past_the_host({"runtime.host": path, "synth.module": path}))
+
+
+def test_what_is_made_of_a_type_of_the_hosts_is_refused(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text(
+        "from latecomer.runtime.host import Event, Queue, Thread, host\n"
+        "waiting: Queue[int] = host.Queue()\nother = Queue[int]()\nnews = Event()\n"
+    )
+
+    lines = list(ladder.past_the_host({"runtime.module": path}))
+
+    assert [line.partition(":")[0] for line in lines] == [
+        "runtime.module makes a Queue",
+        "runtime.module makes a Event",
+    ]
