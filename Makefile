@@ -34,7 +34,7 @@ $(FRAMEWORKS)/ready: pyproject.toml constraints.txt tests/frameworks/constraints
 demo: $(READY)   ## synthesize, prove and train with one late rank, beside plain DDP (about a minute)
 	$(BIN)/python examples/demo.py
 
-test: $(READY)   ## the tests (7 minutes on 2 idle cores)
+test: $(READY)   ## the tests (5 minutes on 2 idle cores)
 	$(BIN)/python -m pytest -n 5 --dist worksteal
 
 test-busy: $(READY)  ## all tests, RUNS=5 times, beside two busy loops: none may depend on the machine's mood
@@ -92,7 +92,7 @@ fuzz: $(READY)   ## datagrams of an attacker, by atheris (10 minutes on each dat
 	$(BIN)/python -m tests.fuzz.datagrams --runs -1 --seconds $(or $(SECONDS),600)
 	$(BIN)/python -m tests.fuzz.datagrams --compiled --runs -1 --seconds $(or $(SECONDS),600)
 
-simulate: $(READY)  ## the runtime on simulated hosts, with faults, by seeds (SEEDS=1000, FIRST=0; 100,000 take a night)
+simulate: $(READY)  ## the runtime on simulated hosts, with faults, by seeds (SEEDS=1000, FIRST=0; 100,000 take an hour on 2 idle cores)
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) \
 	    $(if $(SECONDS),--seconds $(SECONDS))
 

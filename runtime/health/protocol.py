@@ -3,7 +3,8 @@
 Silent in normal operation, but for a goodbye: a rank that has finished says so before it closes, so
 that nobody takes it for dead; it repeats that until all who stay have heard it. A rank that notices
 a failure asks everybody; each answers with its status. A question may be an alarm, which makes the
-others give up too. The first verdict reached is sent to all, so that all name the same ranks.
+others give up too. The first verdict reached is sent to all, so that all name the same ranks, and
+once more soon after, since a socket that is full loses all that comes at a time.
 
 Two ranks that give up at the same moment may have heard different answers, where another one stops
 between two of its own. So after an alarm the lowest of the ranks that answer decides, and the
@@ -28,6 +29,7 @@ from latecomer.runtime.network.protocol import Protocol
 from latecomer.verify.errors import RankFailure
 
 ASK_AGAIN_S = 0.1  # questions and goodbyes may be lost
+TRIES = 4  # of a question, however short the time for answers is
 DEFER_SHARE = 0.1  # of the time in which ranks may answer: so much longer the lowest may decide
 
 # Bytes. A verdict has a text and evidence, a status up to three texts: either has to be less than
@@ -75,6 +77,7 @@ class Question:
     left_s: float  # still open; time in which this process itself did not run does not count
     asked_s: float
     answers: dict[int, RankStatus]  # this rank's, too
+    again_s: float  # between two times that it is asked
     defers_s: float  # so much longer a rank waits for the verdict of a lower one that answers
     is_over: bool = False
 
@@ -90,7 +93,7 @@ class Question:
 
     def due_s(self, rank: int) -> float:
         """When to ask again, or to end it."""
-        return self.asked_s + min(self.time_s(rank), ASK_AGAIN_S)
+        return self.asked_s + min(self.time_s(rank), self.again_s)
 
 
 class HealthProtocol(Protocol[bytes, str]):
@@ -109,6 +112,12 @@ class HealthProtocol(Protocol[bytes, str]):
         self._closed: dict[int, RankStatus] = {}  # ranks that have said goodbye, and how
         self._unaware: set[int] = set()  # ranks that have not heard this rank's goodbye
         self._goodbye_due_s: float | None = None  # None: this rank stays
+        self._repeat_s: float | None = None  # when the verdict is due once more
+
+    @property
+    def has_told(self) -> bool:
+        """Whether its verdict, if it has decided, is sent as often as it will be."""
+        return self._repeat_s is None
 
     @property
     def has_left(self) -> bool:
@@ -126,19 +135,25 @@ class HealthProtocol(Protocol[bytes, str]):
         self._is_alarmed |= alarm
         answers = {**self._closed, self.rank: self._own_status()}  # a goodbye answers all
         question = Question(
-            next(self._numbers), alarm, grace_s, now_s, answers, DEFER_SHARE * grace_s
+            number=next(self._numbers),
+            alarm=alarm,
+            left_s=grace_s,
+            asked_s=now_s,
+            answers=answers,
+            again_s=min(ASK_AGAIN_S, grace_s / TRIES),
+            defers_s=DEFER_SHARE * grace_s,
         )
         self._open[question.number] = question
         self._send_question(question)
         self._end_questions()
         return question
 
-    def decide(self, verdict: RankFailure) -> RankFailure:
+    def decide(self, verdict: RankFailure, now_s: float) -> RankFailure:
         """Send the verdict to all, or the one that was reached before, which is what counts."""
         self.verdict = self.verdict or verdict
         self._end_questions()
-        packed = pack_verdict(self.verdict)
-        self._outbox += [(peer, packed) for peer in range(self.world_size) if peer != self.rank]
+        self._tell(self.verdict)
+        self._repeat_s = now_s + ASK_AGAIN_S
         return self.verdict
 
     def receive_message(self, message: bytes, sender: int, now_s: float) -> None:
@@ -167,6 +182,8 @@ class HealthProtocol(Protocol[bytes, str]):
         due_s = [question.due_s(self.rank) for question in self._open.values()]
         if self._goodbye_due_s is not None and not self.has_left:
             due_s.append(self._goodbye_due_s)
+        if self._repeat_s is not None:
+            due_s.append(self._repeat_s)
         return min(due_s, default=None)
 
     def handle_timer(self, now_s: float) -> None:
@@ -174,12 +191,20 @@ class HealthProtocol(Protocol[bytes, str]):
         for question in self._open.values():
             if now_s >= question.due_s(self.rank):
                 # what is more than that, this process was not running
-                question.left_s -= min(now_s - question.asked_s, 2 * ASK_AGAIN_S)
+                question.left_s -= min(now_s - question.asked_s, 2 * question.again_s)
                 question.asked_s = now_s
                 self._send_question(question)
         if self._goodbye_due_s is not None and now_s >= self._goodbye_due_s:
             self._say_goodbye(now_s)
+        if self._repeat_s is not None and now_s >= self._repeat_s:
+            assert self.verdict is not None
+            self._tell(self.verdict)
+            self._repeat_s = None
         self._end_questions()
+
+    def _tell(self, verdict: RankFailure) -> None:
+        packed = pack_verdict(verdict)
+        self._outbox += [(peer, packed) for peer in range(self.world_size) if peer != self.rank]
 
     def _own_status(self) -> RankStatus:
         is_closed = self._goodbye_due_s is not None

@@ -27,7 +27,7 @@ from latecomer.verify.errors import LatecomerError, RankFailure
 TICK_S = 0.25  # it looks this often,
 TICKS = 20  # and at least so many times within the longest wait
 CLOSE_S = 5.0  # how long closing waits for what a failure calls
-GOODBYE_S = 0.5  # how long closing waits for ranks that have not heard of it
+GOODBYE_S = 0.5  # how long closing waits until ranks are told of it, and of a failure
 FAILURE_THREAD = "latecomer-failure"
 
 logger = logging.getLogger("latecomer")
@@ -154,6 +154,7 @@ class Watchdog(ProtocolRunner[bytes, str]):
             self._say_goodbye()
         with self._failing:
             self._is_over = True
+        self._wait_until(lambda: self._health.has_told)
         self._ticks.cancel()
         stopping = self._stopping
         if stopping is not None and stopping is not host.current_thread():
@@ -163,13 +164,12 @@ class Watchdog(ProtocolRunner[bytes, str]):
     def _say_goodbye(self) -> None:
         """Tell all who stay that this rank has finished; a rank that is dead never hears it."""
         self.run(self._health.leave)
-        deadline_s = host.monotonic() + GOODBYE_S
+        self._wait_until(lambda: self._health.has_left or self._is_over)
+
+    def _wait_until(self, is_told: Callable[[], bool]) -> None:
+        """Wait until all are told, but not for long."""
         with self._news:
-            while not self._health.has_left and not self._is_over:
-                left_s = deadline_s - host.monotonic()
-                if left_s <= 0:
-                    break
-                self._news.wait(left_s)
+            self._news.wait_for(is_told, GOODBYE_S)
 
     def status(self) -> RankStatus:
         """Where this rank stands; any thread."""
@@ -235,7 +235,7 @@ class Watchdog(ProtocolRunner[bytes, str]):
                 self._is_over = True
                 aborts = list(self._aborts)
             if verdict is not None:
-                self.run(lambda now_s: self._health.decide(verdict))
+                self.run(lambda now_s: self._health.decide(verdict, now_s))
             for abort in aborts:
                 self._call(abort)
 
@@ -249,7 +249,7 @@ class Watchdog(ProtocolRunner[bytes, str]):
                 grace_s,
                 never_heard=self._never_heard(),
             )
-            self.failure = self.run(lambda now_s: self._health.decide(diagnosis))
+            self.failure = self.run(lambda now_s: self._health.decide(diagnosis, now_s))
             self._stopping = self._start_thread(self._stop, self.failure)
         if self._stopping is None:
             self._stop(self.failure)  # better here than never

@@ -16,7 +16,9 @@ from latecomer.runtime.host import host
 from latecomer.runtime.torch_versions import Store
 from latecomer.verify.errors import RankFailure
 
-ANSWER_S = 5.0  # how long the store may take to answer, on top of the time that the ranks have
+ANSWER_S = 5.0
+"""How long the store may take at least: in place of the time that ranks have where none is waited
+for, else on top of it."""
 
 T = TypeVar("T")
 
@@ -39,11 +41,11 @@ class StoreExchange:
 
     def send(self, key: str, value: str = "") -> None:
         """Set ``key``."""
-        self._within(lambda: self.store.set(key, value))
+        self._within(lambda: self.store.set(key, value), self._answer_s)
 
     def peek(self, keys: Mapping[int, str]) -> dict[int, str]:
         """By rank, what it has set under its key by now."""
-        return self._within(lambda: self._present(keys))
+        return self._within(lambda: self._present(keys), self._answer_s)
 
     def receive(self, keys: Mapping[int, str]) -> dict[int, str]:
         """By rank, what it has set under its key; ranks that have not in time are missing."""
@@ -54,7 +56,7 @@ class StoreExchange:
                 self.store.wait(list(keys.values()), limit)
             return self._present(keys)
 
-        return self._within(ask)
+        return self._within(ask, self.timeout_s + ANSWER_S)
 
     def receive_from(self, rank: int, key: str) -> str:
         """What ``rank`` has set under ``key``; a RankFailure names it if it has not in time."""
@@ -82,7 +84,7 @@ class StoreExchange:
 
     def first(self, key: str, value: str) -> str:
         """What the rank that came first has set under ``key`` so; nobody waits for another."""
-        return self._within(lambda: self.store.compare_set(key, "", value).decode())
+        return self._within(lambda: self.store.compare_set(key, "", value).decode(), self._answer_s)
 
     def _present(self, keys: Mapping[int, str]) -> dict[int, str]:
         store = self.store
@@ -95,9 +97,12 @@ class StoreExchange:
             raise RankFailure(absent, text)
         return received
 
-    def _within(self, ask: Callable[[], T]) -> T:
-        """What ``ask`` returns of the store, which has our time for it, and some more."""
-        limit_s = self.timeout_s + ANSWER_S
+    @property
+    def _answer_s(self) -> float:
+        return max(self.timeout_s, ANSWER_S)
+
+    def _within(self, ask: Callable[[], T], limit_s: float) -> T:
+        """What ``ask`` returns of the store, which has so long for it."""
         answers: list[T] = []  # one, unless the store fails
         problem = f"no answer within {limit_s:g} s"
 

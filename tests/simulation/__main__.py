@@ -19,7 +19,7 @@ import time
 from tests.simulation.execution import Execution, execute
 from tests.simulation.plan import KINDS, Plan, drawn, read
 from tests.simulation.shrink import shrunk
-from tests.simulation.swarm import swarm
+from tests.simulation.swarm import be_quiet, swarm
 
 
 def _options() -> argparse.Namespace:
@@ -61,6 +61,7 @@ def main() -> int:
         f"{executions} executions, {steps} steps in {seconds:.0f} s "
         f"({steps / seconds:,.0f} steps/s); {len(failing)} failed"
     )
+    be_quiet()
     for plan in sorted(failing, key=lambda plan: plan.seed)[: options.show]:
         smallest = shrunk(plan)
         print(f"\nseed {plan.seed}, shrunk: {execute(smallest).summary}")

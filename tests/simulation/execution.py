@@ -187,7 +187,10 @@ def _longest_wait_s(plan: Plan, rank: int) -> float:
         is_own = isinstance(fault, Stop) and fault.rank == rank
         if is_own or (isinstance(fault, Stop | Cut) and fault.for_s < plan.timeout_s):
             pauses_s += fault.for_s
-    return (1 + MARGIN) * plan.timeout_s + pauses_s + NOTICED_S
+    timeout_s = plan.timeout_s
+    if plan.kind == "pipeline":  # whose agreement on a schedule goes through the store
+        timeout_s = max(timeout_s, STORE_S)
+    return (1 + MARGIN) * timeout_s + pauses_s + NOTICED_S
 
 
 def _rank(job: Job, plan: Plan, told: Told, rank: int, store: Store) -> None:
@@ -369,7 +372,8 @@ def _problems(
     plan: Plan, job: Job, outcomes: dict[int, Outcome], told: dict[int, Told]
 ) -> list[str]:
     problems = []
-    have_started = all(outcome.error is None for outcome in outcomes.values())
+    gone = {rank for rank, outcome in outcomes.items() if outcome.error is not None}
+    have_started = not gone
     for rank, outcome in outcomes.items():
         is_dead = job.world.is_dead(rank)
         says = told[rank]
@@ -383,7 +387,7 @@ def _problems(
             waits = job.unfinished.get(rank, [])
             problems.append(f"rank {rank} has not returned after {job.elapsed_s():.1f} s: {waits}")
             continue
-        problems += _problems_of_rank(job, plan, rank, outcome, says, have_started=have_started)
+        problems += _problems_of_rank(job, plan, rank, outcome, says, gone)
     if plan.kind == "optireduce":
         lossies = {rank: says.lossy for rank, says in told.items()}
         problems += optireduce.problems(plan, lossies, _contribution)
@@ -396,8 +400,9 @@ def _problems(
 
 
 def _problems_of_rank(
-    job: Job, plan: Plan, rank: int, outcome: Outcome, says: Told, *, have_started: bool
+    job: Job, plan: Plan, rank: int, outcome: Outcome, says: Told, gone: set[int]
 ) -> list[str]:
+    """``gone``: ranks that could not start, and ended."""
     problems = []
     error = outcome.error
     if error is not None and not isinstance(error, LatecomerError):
@@ -412,12 +417,11 @@ def _problems_of_rank(
     # What ended it at the start is judged with the others': who waits for one that does not come is
     # missing, too.
     if says.failure is not None and says.failure is not error:
-        problems += _problems_after_kill(
-            job, plan, rank, says, says.failure, have_started=have_started
-        )
-        innocent = _innocent(plan, rank, says.failure)
+        problems += _problems_after_kill(job, plan, rank, says, says.failure, have_started=not gone)
+        innocent = set(_innocent(plan, rank, says.failure)) - gone
         if innocent:
-            problems.append(f"rank {rank} blames {innocent}, which live: {says.failure}")
+            named = sorted(innocent)
+            problems.append(f"rank {rank} blames {named}, which live: {says.failure}")
     took_s, operation = says.longest_wait
     if took_s > _longest_wait_s(plan, rank):
         text = f"rank {rank} has waited {took_s:.1f} s for operation {operation}"

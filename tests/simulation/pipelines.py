@@ -12,10 +12,18 @@ from functools import cache
 import torch
 from torch import nn
 
-from latecomer.runtime.pipeline import Faults, LinkFault, Pipeline, load
+from latecomer.runtime.pipeline import (
+    Adaptation,
+    Faults,
+    LinkFault,
+    Pipeline,
+    Sensitivity,
+    load,
+)
 from latecomer.runtime.pipeline.load import VerifiedPipeline
 from latecomer.runtime.simulation.meeting import Store
 from latecomer.runtime.simulation.world import Dice
+from latecomer.verify.pipeline import Instance, PipelineSchedule
 from tests.runtime.pipeline.models import loss_fn, model, reference, run_step
 from tests.runtime.pipeline.test_gradients import schedule
 from tests.simulation.plan import Plan
@@ -27,7 +35,10 @@ PROGRAMS: dict[str, Callable[[int, int], list[list[str]]]] = {
     "zero bubble": documents.zero_bubble,
     "two stages per rank": documents.vee,
 }
+SAME_SHAPE = ("gpipe", "1f1b", "zero bubble")
 DATA = 4  # steps whose data differ
+WATCHFUL = Sensitivity(share=1e-9, noises=1e-9, least_s=1e-9, confirm=1)
+"""By it a link has changed in almost every step."""
 
 
 class Steps:
@@ -38,6 +49,7 @@ class Steps:
         name = dice.one_of(tuple(PROGRAMS))
         self.microbatches = 1 + dice.below(5)
         verified = proved(name, plan.ranks, self.microbatches)
+        adapts = dice.happens(0.5) and name in SAME_SHAPE
         self.blocks = model(verified.schedule.stages)
         own_blocks = {stage: self.blocks[stage] for stage in verified.stages_of(rank)}
         self.pipeline = Pipeline(
@@ -47,6 +59,7 @@ class Steps:
             store=store,  # type: ignore[arg-type]
             timeout_s=plan.timeout_s,
             faults=_delays(dice, plan),
+            adaptation=Adaptation(planner=next_one, sensitivity=WATCHFUL) if adapts else None,
         )
 
     def submit(self, operation: int) -> Step:
@@ -100,6 +113,13 @@ def _delays(dice: Dice, plan: Plan) -> Faults:
     latency_s = dice.one_of((0.0, 0.001, 0.01))
     slow = LinkFault(sender, receiver, latency_s=latency_s, occupancy_s=dice.one_of((0.0, 0.002)))
     return Faults([slow], blocking=dice.happens(0.3))
+
+
+def next_one(measured: Instance, schedule: PipelineSchedule) -> PipelineSchedule:
+    """A planner that takes another one of the same shape, whatever was measured."""
+    shape = (len(set(schedule.rank_of)), schedule.microbatches)
+    schedules = [proved(name, *shape).schedule for name in SAME_SHAPE]
+    return schedules[(schedules.index(schedule) + 1) % len(schedules)]
 
 
 @cache

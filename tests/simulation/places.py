@@ -24,11 +24,15 @@ from latecomer.runtime.executor.tcp import connection, flow_control, frames, tra
 from latecomer.runtime.executor.tcp.frames import Sizes
 from latecomer.runtime.health import watchdog
 from latecomer.runtime.network import clock
+from latecomer.runtime.pipeline import agent as pipeline_agent
+from latecomer.runtime.pipeline.agent import Adaptation
+from latecomer.runtime.pipeline.load import VerifiedPipeline
 from latecomer.runtime.policy import agent, coordinator, dispatcher, epochs, head, options, rules
 from latecomer.runtime.policy.messages import Epoch
 from latecomer.runtime.policy.options import PolicyInputs
 from latecomer.runtime.simulation import meeting, network
 from latecomer.runtime.simulation.world import Dice
+from latecomer.verify.pipeline import Instance, PipelineSchedule
 
 ACTIVE = 0.25  # the share of the places that an execution bends
 
@@ -55,6 +59,13 @@ def handed_on(current: Epoch, nbytes: int, inputs: PolicyInputs) -> Epoch:
     """An epoch with the next rank as coordinator, whatever the history says."""
     coordinator = (current.coordinator + 1) % inputs.world_size
     return msgspec.structs.replace(current, coordinator=coordinator)
+
+
+def planned_anew(
+    how: Adaptation, running: VerifiedPipeline, measured: Instance
+) -> tuple[PipelineSchedule, str]:
+    """What the planner makes, whether it pays or not."""
+    return how.planner(measured, running.schedule), "bent"
 
 
 PLACES: Mapping[str, Place] = {
@@ -89,6 +100,9 @@ PLACES: Mapping[str, Place] = {
     "operations for a forecast": Place(rules, "LEAST", (1,)),
     "share that makes a straggler": Place(rules, "MOSTLY", (0.1, 1.0)),
     "share that hands over": Place(rules, "OFTEN", (0.05,)),
+    "a plan that pays": Place(pipeline_agent, "replan", (planned_anew,)),
+    "steps ahead": Place(pipeline_agent, "AHEAD", (1, 3)),
+    "steps of which reports are kept": Place(pipeline_agent, "KEPT", (1,)),
     "pings at first": Place(clock, "BURST", (1, 2)),
     "pause between pings": Place(clock, "PERIOD_S", (0.05, 20.0)),
     "pings kept": Place(clock, "KEPT", (1,)),

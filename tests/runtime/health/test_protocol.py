@@ -152,15 +152,15 @@ def test_of_ranks_that_have_heard_different_answers_the_lowest_decides(ranks):
     group, questions = _give_up(*ranks)
     assert questions[0].is_over
     assert not questions[1].is_over  # it waits for rank 0's verdict
-    group.ranks[0].decide(RankFailure([2, 3], "silent"))
+    group.ranks[0].decide(RankFailure([2, 3], "silent"), group.now_s)
     group.settle()
     assert questions[1].is_over
-    assert group.ranks[1].decide(RankFailure([3], "silent")).ranks == (2, 3)
+    assert group.ranks[1].decide(RankFailure([3], "silent"), group.now_s).ranks == (2, 3)
 
 
 def test_a_verdict_that_does_not_come_is_asked_for():
     group, questions = _give_up(0, 1)
-    group.ranks[0].decide(RankFailure([3], "silent"))
+    group.ranks[0].decide(RankFailure([3], "silent"), group.now_s)
     assert group._sent()  # all of it is lost
     group.turn(protocol.ASK_AGAIN_S)
     assert questions[1].is_over
@@ -190,6 +190,21 @@ def test_a_verdict_is_passed_on_to_those_that_have_asked():
     assert group.ranks[1].verdict.ranks == (3,)
 
 
+def test_a_verdict_is_sent_twice():
+    group = Group(3)
+    group.deaf = {1}  # for a moment
+    group.ranks[0].decide(RankFailure([2], "silent"), group.now_s)
+    group.settle()
+    assert not group.ranks[0].has_told
+    assert group.ranks[1].verdict is None
+
+    group.deaf = set()
+    group.turn(protocol.ASK_AGAIN_S)
+    assert group.ranks[0].has_told
+    assert group.ranks[1].verdict.ranks == (2,)
+    assert group.ranks[0].get_timer() is None
+
+
 def test_time_in_which_this_rank_did_not_run_is_not_held_against_the_others():
     group = Group(2)
     group.deaf = {1}
@@ -213,12 +228,12 @@ def test_an_alarm_or_a_verdict_is_an_event_once():
     group.ranks[1].ask(1.0, 0.0, alarm=True)
     group.settle()
     assert group.events() == [None, "told by rank 0", "told by rank 0"]
-    group.ranks[0].decide(RankFailure([2], "first"))
+    group.ranks[0].decide(RankFailure([2], "first"), group.now_s)
     group.settle()
     assert group.events() == [None] * 3
 
     group = Group(2)
-    group.ranks[0].decide(RankFailure([1], "first"))
+    group.ranks[0].decide(RankFailure([1], "first"), group.now_s)
     group.settle()
     assert group.events() == [None, "told by rank 0"]
 
@@ -227,11 +242,11 @@ def test_the_first_verdict_counts_and_ends_all_questions():
     group = Group(3)
     group.deaf = {2}
     question = group.ranks[1].ask(90.0, 0.0)
-    group.ranks[0].decide(RankFailure([2], "first"))
+    group.ranks[0].decide(RankFailure([2], "first"), group.now_s)
     group.settle()
     assert question.is_over
     assert group.ranks[1].ask(90.0, 0.0).is_over
-    group.ranks[1].decide(RankFailure([0], "second"))
+    group.ranks[1].decide(RankFailure([0], "second"), group.now_s)
     group.settle()
     assert group.ranks[0].verdict.ranks == (2,)
     assert group.ranks[1].verdict.ranks == (2,)
