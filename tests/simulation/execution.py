@@ -502,6 +502,9 @@ def _different_verdicts(plan: Plan, told: dict[int, Told]) -> list[str]:
         for rank, says in told.items()
         if says.failure is not None and rank not in plan.culprits
     }
+    # Of two that are cut off from each other each accuses the other; who is told first believes it.
+    if plan.cut_off and all(plan.cut_off & set(named) for named in verdicts.values()):
+        return []
     if len({tuple(named) for named in verdicts.values()}) > 1:
         return [f"ranks do not agree on who has failed: {verdicts}"]
     return []

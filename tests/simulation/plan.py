@@ -103,13 +103,14 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def culprits(self) -> frozenset[int]:
         """Ranks that may be blamed: killed, stopped, or cut off from another."""
-        named: set[int] = set()
-        for fault in self.faults:
-            if isinstance(fault, Kill | Stop):
-                named.add(fault.rank)
-            elif isinstance(fault, Cut):
-                named.update(fault.senders, fault.receivers)
-        return frozenset(named)
+        lost = {fault.rank for fault in self.faults if isinstance(fault, Kill | Stop)}
+        return self.cut_off | lost
+
+    @property
+    def cut_off(self) -> frozenset[int]:
+        """Ranks that are cut off from another."""
+        cuts = [fault for fault in self.faults if isinstance(fault, Cut)]
+        return frozenset().union(*(cut.senders + cut.receivers for cut in cuts))
 
     @property
     def only_kill(self) -> Kill | None:
