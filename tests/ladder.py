@@ -57,7 +57,7 @@ DOORS_TO_SYNTH = {
 
 RUNGS_OF_RUNTIME = (
     ("__init__",),
-    ("pipeline_command", "profile_command", "simulation"),
+    ("explain", "pipeline_command", "profile_command", "simulation"),
     ("selftest",),
     ("backend", "ddp", "pipeline"),
     ("config",),

@@ -10,6 +10,7 @@ import sys
 
 import typer
 
+from latecomer.runtime.explain.command import explain
 from latecomer.runtime.pipeline_command import pipeline
 from latecomer.runtime.profile_command import profile
 from latecomer.runtime.selftest.command import selftest
@@ -37,6 +38,7 @@ def latecomer(show_version: Version = False) -> None:
       latecomer verify schedule.json
       latecomer selftest
       latecomer watch watched/
+      latecomer explain dumps/
     """
 
 
@@ -67,7 +69,7 @@ def _keep_line_of(program: str) -> None:
     sys.argv = [f"latecomer {program}", *sys.argv[position + 1 :]]
 
 
-for command in (watch, selftest, simulate, profile, pipeline):
+for command in (watch, explain, selftest, simulate, profile, pipeline):
     app.command()(command)
 
 

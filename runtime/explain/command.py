@@ -1,0 +1,86 @@
+"""``latecomer explain``: which rank holds up a job, and why, from the dumps of its ranks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from latecomer.runtime.explain.job import RANK_IN_NAME, read_job
+from latecomer.runtime.explain.verdicts import Verdict, verdicts
+from latecomer.verify.errors import ArgumentError
+
+SENTENCES = {
+    "mismatch": "did something else than the others of the group",
+    "absent": "never entered what others wait in",
+    "stuck": "cannot get out of what all others have completed: look at this device",
+    "cycle": "wait for each other, in groups that they use in different orders",
+    "p2p": "send and receive past each other",
+    "hung": "and all others are in it, and none gets out: look at the network",
+    "nodump": "left no dump, and what decides would be in there",
+}
+NOTHING = "ok: no operation is open, and all ranks did the same"
+
+
+def explain(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR|FILE...",
+            help="Dumps of torch's Flight Recorder; the rank's number ends each name.",
+        ),
+    ],
+    world_size: Annotated[
+        int | None,
+        typer.Option(help="How many ranks the job has, where dumps of some may be missing.", min=1),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say which rank holds up a job that hangs, and how that follows from its ranks' dumps.
+
+    Exit code 0: nothing does; 1: something does; 2: there is nothing to read.
+
+    \b
+    Examples:
+      latecomer explain dumps/
+      latecomer explain dumps/nccl_trace_rank_* --world-size 16
+      latecomer explain dumps/ --json
+    """
+    found = verdicts(read_job(list(_files(paths)), world_size))
+    if as_json:
+        print(msgspec.json.encode({"verdicts": found}).decode())
+    else:
+        print("\n\n".join(as_text(verdict) for verdict in found))
+    sys.exit(int(any(verdict.kind != "ok" for verdict in found)))
+
+
+def as_text(verdict: Verdict) -> str:
+    """A verdict for people: who, in what, and the way there."""
+    if verdict.kind == "ok":
+        return NOTHING
+    several = "s" if len(verdict.ranks) > 1 else ""
+    ranks = ", ".join(map(str, verdict.ranks))
+    lines = [f"{verdict.kind}: rank{several} {ranks} {SENTENCES[verdict.kind]}"]
+    if verdict.operation:
+        lines.append(f"  in {verdict.operation}")
+    if verdict.waiting:
+        lines.append(f"  {verdict.waiting} other(s) wait for that")
+    return "\n".join([*lines, *(f"    {line}" for line in verdict.witness)])
+
+
+def _files(paths: list[Path]) -> Iterator[Path]:
+    """The files themselves, and those of directories whose names end with a rank's number."""
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        dumps = [each for each in sorted(path.iterdir()) if RANK_IN_NAME.search(each.name)]
+        if not dumps:
+            raise ArgumentError(
+                "DIR", str(path), "has no file whose name ends with a rank's number"
+            )
+        yield from dumps

@@ -1,0 +1,121 @@
+"""A Flight Recorder's dump of one rank, read without running anything in it.
+
+Sources: ``torch/csrc/distributed/c10d/FlightRecorder*.hpp`` (versions 2.3 to 2.10 of the format),
+which ProcessGroupNCCL and ProcessGroupGloo write as a pickle of plain values or as JSON. A pickle
+that asks for any global is refused: plain values need none. In JSON counters are strings, and a key
+whose list is empty is absent.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from latecomer.verify.errors import FormatError
+
+MOST_BYTES = 2**29  # of a file: 2,000 entries with stacks have some 10 MB
+PICKLE = b"\x80"  # how a pickle of protocol 2 or later begins
+
+
+class RecordedGroup(msgspec.Struct):
+    """What a rank's dump says of a process group; Gloo's recorder has neither name nor ranks."""
+
+    name: str = ""
+    desc: str = ""
+    ranks: str | list[int] = ""
+
+
+class RecordedStatus(msgspec.Struct):
+    """The last operations of a group that a rank has enqueued, started and completed."""
+
+    last_enqueued_collective: int = -1
+    last_started_collective: int = -1
+    last_completed_collective: int = -1
+
+
+class Frame(msgspec.Struct):
+    """A line of a stack."""
+
+    name: str = ""
+    filename: str = ""
+    line: int = 0
+
+
+class Entry(msgspec.Struct):
+    """One operation as its rank recorded it."""
+
+    record_id: int
+    process_group: tuple[str, str]  # name, description
+    profiling_name: str  # "nccl:all_reduce", "nccl:send 0->1", "gloo:barrier"
+    collective_seq_id: int = 0
+    pg_id: int | str = ""
+    p2p_seq_id: int = 0
+    op_id: int = 0
+    time_created_ns: int = 0
+    input_sizes: list[list[int]] = []
+    input_dtypes: list[str] = []
+    output_sizes: list[list[int]] = []
+    output_dtypes: list[str] = []
+    state: str = ""  # scheduled, started, completed
+    time_discovered_started_ns: int | None = None
+    time_discovered_completed_ns: int | None = None
+    retired: bool = False  # by the watchdog: it has ended, well or not
+    is_p2p: bool = False
+    frames: list[Frame] = []
+
+
+class Dump(msgspec.Struct):
+    """What the recorder of one rank has."""
+
+    version: str
+    entries: list[Entry] = []  # oldest first
+    pg_config: dict[str, RecordedGroup] = {}
+    pg_status: dict[str, RecordedStatus] = {}
+
+
+class _PlainValues(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, and dumps hold plain values")
+
+
+def read_dump(path: Path) -> Dump:
+    """The dump in a file. FormatError, in one line, if it is none, and nothing of it is run."""
+    raw = _plain(path)
+    if not isinstance(raw, dict) or "pg_config" not in raw or "version" not in raw:
+        raise FormatError(str(path), "is no dump of a Flight Recorder")
+    # keys of groups are numbers or texts, as is every counter: it depends on format and version
+    for name in ("pg_config", "pg_status"):
+        groups = raw.get(name) or {}
+        if not isinstance(groups, dict):
+            raise FormatError(str(path), f"is no dump of a Flight Recorder: {name} is no mapping")
+        raw[name] = {str(key): value for key, value in groups.items()}
+    try:
+        dump = msgspec.convert(raw, Dump, strict=False)
+    except msgspec.ValidationError as error:
+        raise FormatError(str(path), f"is no dump of a Flight Recorder: {error}") from None
+    dump.entries.sort(key=lambda entry: entry.record_id)
+    return dump
+
+
+def _plain(path: Path) -> Any:
+    """The values in a file."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise FormatError(str(path), f"is larger than {MOST_BYTES // 2**20} MiB")
+        data = path.read_bytes()
+    except OSError as error:
+        raise FormatError(str(path), f"cannot be read: {error.strerror}") from None
+
+    try:
+        if data.startswith(PICKLE):
+            return _PlainValues(io.BytesIO(data)).load()
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        raise FormatError(str(path), "is neither JSON nor a pickle") from None
+    except Exception as error:  # a pickle that is cut off, or hostile, fails in any way
+        kind = type(error).__name__
+        raise FormatError(str(path), f"is a pickle that cannot be read ({kind}: {error})") from None
