@@ -12,7 +12,14 @@ HOWTO = ROOT / "docs/howto"
 EXAMPLES = "\n".join(path.read_text() for path in (ROOT / "examples").rglob("*.py"))
 RUN_ELSEWHERE = {"schedules.md", "lossy-networks.md", "gpus.md"}
 """By tests/test_pages.py and test_every_command.py."""
-PAGES = ["choose-chunks.md", "export.md", "own-collective.md", "read-a-report.md", "simulate.md"]
+PAGES = [
+    "choose-chunks.md",
+    "export.md",
+    "hanging-job.md",
+    "own-collective.md",
+    "read-a-report.md",
+    "simulate.md",
+]
 OURS = re.compile(
     r"^(?:import|from) latecomer\b.*$"
     r"|^.*\b(?:attach|Executor|Pipeline)\(.*$"
