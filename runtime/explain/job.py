@@ -29,8 +29,9 @@ DEFAULT = "default_pg"  # how torch describes the group of all ranks
 NEAR = 1000  # operations: a count further away than that is of something else
 
 
-class Group(msgspec.Struct, frozen=True):
-    """A process group: its name in torch, and its ranks in the job."""
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A process group: its name in torch, and its ranks in the job; of a job, there is one each."""
 
     name: str
     ranks: tuple[int, ...]
@@ -141,20 +142,26 @@ def job_of(dumps: Mapping[int, Dump], world_size: int | None = None) -> Job:
 class _Members:
     """Who is in which group: by rank, groups by name."""
 
-    world: set[int]
-    by_name: dict[int, dict[str, Group]]
-    guessed: set[Group]
+    world: set[int] = field(default_factory=set)
+    by_name: dict[int, dict[str, Group]] = field(default_factory=dict)
+    guessed: set[Group] = field(default_factory=set)
+    _made: dict[tuple[str, tuple[int, ...]], Group] = field(default_factory=dict)
+
+    def group(self, name: str, ranks: tuple[int, ...]) -> Group:
+        """The one of this name and these ranks."""
+        return self._made.setdefault((name, ranks), Group(name, ranks))
 
 
 def _members(dumps: Mapping[int, Dump], world_size: int | None) -> _Members:
-    told: dict[int, dict[str, Group]] = {rank: {} for rank in dumps}
+    members = _Members(by_name={rank: {} for rank in dumps})
+    told = members.by_name
     recorded: dict[tuple[str, str], set[int]] = defaultdict(set)
     sizes: dict[str, int] = {}  # of groups without members, as an all-gather shows
     for rank, dump in dumps.items():
         for name, configured in dump.pg_config.items():
             of_group = _ranks(configured.ranks)
             if name and of_group:
-                told[rank][name] = Group(name, of_group)
+                told[rank][name] = members.group(name, of_group)
         for entry in dump.entries:
             name = entry.process_group[0]
             recorded[entry.process_group].add(rank)
@@ -164,7 +171,7 @@ def _members(dumps: Mapping[int, Dump], world_size: int | None) -> _Members:
     known = [rank for groups in told.values() for group in groups.values() for rank in group.ranks]
     largest = max([*known, *dumps], default=0)
     size = world_size or max(largest + 1, sizes.get("0", 0))
-    members = _Members(set(range(size)), told, set())
+    members.world = set(range(size))
     absent = members.world - set(dumps)
     for (name, description), ranks in recorded.items():
         untold = {rank for rank in ranks if name not in told[rank]}
@@ -173,7 +180,7 @@ def _members(dumps: Mapping[int, Dump], world_size: int | None) -> _Members:
         everyone = members.world if description == DEFAULT else ranks
         if description != DEFAULT and sizes.get(name, 0) - len(ranks) == len(absent):
             everyone = ranks | absent
-        group = Group(name, tuple(sorted(everyone)))
+        group = members.group(name, tuple(sorted(everyone)))
         for rank in untold:
             told[rank][name] = group
         if description != DEFAULT and len(everyone) != sizes.get(name):

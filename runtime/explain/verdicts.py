@@ -138,6 +138,9 @@ class _Reasons:
     def _blame(self, kind: Kind, ranks: set[int]) -> Verdict:
         operation = self._awaited(ranks)
         lines = [*self._way_to(ranks), *(self._what_it_did(rank) for rank in sorted(ranks))]
+        idle = self.job.operations.keys() - self.waits.edges.keys() - ranks
+        if idle and kind == "absent":
+            lines.append(f"{_names(idle)}: nothing is open there, either, and nobody waits for it")
         return Verdict(
             kind=kind,
             ranks=tuple(sorted(ranks)),

@@ -100,18 +100,19 @@ class Waits:
 
     def _find_failed(self) -> None:
         """On Gloo what has failed has ended, too: nothing that needs all ends before all came."""
-        for operations in self.collectives.values():
-            for operation in operations:
-                if operation.is_done and operation.needs_all and self._absent(operation):
-                    self._failed.add((operation.rank, operation.record))
+        have_all_come: dict[tuple[Group, int], bool] = {}
+        for rank in self.job.on_gloo:
+            for operation in self.collectives[rank]:
+                if not operation.is_done or not operation.needs_all:
+                    continue
+                place = (operation.group, operation.sequence)
+                if place not in have_all_come:
+                    have_all_come[place] = self._have_all_come(*place)
+                if not have_all_come[place]:
+                    self._failed.add((rank, operation.record))
 
-    def _absent(self, operation: Operation) -> list[int]:
-        members = operation.group.ranks
-        return [
-            member
-            for member in members
-            if self.state(member, operation.group, operation.sequence) == "absent"
-        ]
+    def _have_all_come(self, group: Group, sequence: int) -> bool:
+        return all(self.state(member, group, sequence) != "absent" for member in group.ranks)
 
     def _oldest_open(self, rank: int) -> Operation | None:
         return next((each for each in self.job.operations[rank] if self.is_open(each)), None)
