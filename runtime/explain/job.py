@@ -10,10 +10,12 @@ from __future__ import annotations
 import ast
 import math
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -95,47 +97,95 @@ def read_job(paths: Iterable[Path], world_size: int | None = None) -> Job:
         FormatError: a file is no dump, or two are of one rank.
         ArgumentError: there is none, or ``world_size`` is smaller than a rank's number.
     """
-    dumps: dict[int, Dump] = {}
+    records: dict[int, _Record] = {}
     for path in paths:
         found = RANK_IN_NAME.search(path.name)
         if found is None:
             raise FormatError(str(path), "has no rank's number at the end of its name")
         rank = int(found[1])
-        if rank in dumps:
+        if rank in records:
             raise FormatError(str(path), f"is a second dump of rank {rank}")
-        dumps[rank] = read_dump(path)
-    if not dumps:
+        records[rank] = _Record(read_dump(path))
+    if not records:
         raise ArgumentError("FILE", "none", "must be the dumps of a job's ranks")
-    if world_size is not None and world_size <= max(dumps):
-        raise ArgumentError("--world-size", world_size, f"there is a dump of rank {max(dumps)}")
-    return job_of(dumps, world_size)
+    if world_size is not None and world_size <= max(records):
+        raise ArgumentError("--world-size", world_size, f"there is a dump of rank {max(records)}")
+    return _job(records, world_size)
 
 
 def job_of(dumps: Mapping[int, Dump], world_size: int | None = None) -> Job:
     """The job that these dumps, by rank, are of."""
-    members = _members(dumps, world_size)
+    return _job({rank: _Record(dump) for rank, dump in dumps.items()}, world_size)
+
+
+def _job(records: Mapping[int, _Record], world_size: int | None) -> Job:
+    members = _members(records, world_size)
     job = Job(world=members.world, guessed=members.guessed)
-    for rank, dump in dumps.items():
+    for rank, record in records.items():
         groups = members.by_name[rank]
-        operations = []
-        counted_together: set[Group] = set()  # by a status that counts sends, too
-        for entry in dump.entries:
-            library, _, _ = entry.profiling_name.partition(":")
-            if library == "gloo":
-                job.on_gloo.add(rank)
-            group = groups[entry.process_group[0]]
-            job.descriptions[group] = entry.process_group[1]
-            if entry.is_p2p:
-                counted_together.add(group)
-            if library != "c10d":  # a hook of torch's: issued, not done, and recorded otherwise
-                operations.append(_operation(rank, group, entry))
+        for (name, description), _ in record.groups.items():
+            job.descriptions[groups[name]] = description
+        if record.is_on_gloo:
+            job.on_gloo.add(rank)
+        operations = [_operation(rank, groups[noted.group], noted) for noted in record.noted]
         job.operations[rank] = operations
         job.is_whole[rank] = bool(operations) and operations[0].record == 0
         if rank not in job.on_gloo:
-            for group, last in _enqueued(dump, groups).items():
-                if group not in counted_together:
-                    job.enqueued[rank, group] = last
+            for name, last in record.enqueued.items():
+                if name in groups:
+                    job.enqueued[rank, groups[name]] = last
     return job
+
+
+class _Noted(NamedTuple):
+    """What is kept of an entry: a thousand ranks have two million."""
+
+    record: int
+    group: str
+    sequence: int
+    kind: str
+    peer: int | None  # in the group
+    signature: tuple[str | int, ...]
+    is_done: bool
+    created_ns: int
+
+
+class _Record:
+    """What is kept of a dump.
+
+    Attributes:
+        configured: by group's name, its ranks, where the dump tells them.
+        groups: name and description of each that is recorded; its size, where an entry shows it.
+        noted: the operations, but for those that torch's hook repeats.
+        enqueued: by group's name, the last collective that the status tells; not of groups whose
+            status counts sends, too.
+    """
+
+    def __init__(self, dump: Dump) -> None:
+        self.configured = {
+            name: ranks
+            for name, group in dump.pg_config.items()
+            if name and (ranks := _ranks(group.ranks))
+        }
+        self.groups: dict[tuple[str, str], int] = {}
+        self.noted: list[_Noted] = []
+        self.is_on_gloo = False
+        signatures: dict[tuple[str | int, ...], tuple[str | int, ...]] = {}  # one each
+        with_sends: set[str] = set()
+        for entry in dump.entries:
+            library, _, _ = entry.profiling_name.partition(":")
+            name = entry.process_group[0]
+            size = _group_size(entry) if entry.profiling_name == "gloo:all_gather" else 0
+            self.groups[entry.process_group] = size or self.groups.get(entry.process_group, 0)
+            self.is_on_gloo |= library == "gloo"
+            if entry.is_p2p:
+                with_sends.add(name)
+            if library != "c10d":  # a hook of torch's: issued, not done, and recorded otherwise
+                noted = _note(entry)
+                signature = signatures.setdefault(noted.signature, noted.signature)
+                self.noted.append(noted._replace(signature=signature))
+        enqueued = _enqueued(dump)
+        self.enqueued = {name: enqueued[name] for name in enqueued.keys() - with_sends}
 
 
 @dataclass
@@ -152,27 +202,23 @@ class _Members:
         return self._made.setdefault((name, ranks), Group(name, ranks))
 
 
-def _members(dumps: Mapping[int, Dump], world_size: int | None) -> _Members:
-    members = _Members(by_name={rank: {} for rank in dumps})
+def _members(records: Mapping[int, _Record], world_size: int | None) -> _Members:
+    members = _Members(by_name={rank: {} for rank in records})
     told = members.by_name
     recorded: dict[tuple[str, str], set[int]] = defaultdict(set)
     sizes: dict[str, int] = {}  # of groups without members, as an all-gather shows
-    for rank, dump in dumps.items():
-        for name, configured in dump.pg_config.items():
-            of_group = _ranks(configured.ranks)
-            if name and of_group:
-                told[rank][name] = members.group(name, of_group)
-        for entry in dump.entries:
-            name = entry.process_group[0]
-            recorded[entry.process_group].add(rank)
-            if entry.profiling_name == "gloo:all_gather":
-                sizes[name] = _group_size(entry) or sizes.get(name, 0)
+    for rank, record in records.items():
+        for name, of_group in record.configured.items():
+            told[rank][name] = members.group(name, of_group)
+        for (name, description), size in record.groups.items():
+            recorded[name, description].add(rank)
+            if size:
+                sizes[name] = size
 
     known = [rank for groups in told.values() for group in groups.values() for rank in group.ranks]
-    largest = max([*known, *dumps], default=0)
-    size = world_size or max(largest + 1, sizes.get("0", 0))
-    members.world = set(range(size))
-    absent = members.world - set(dumps)
+    largest = max([*known, *records], default=0)
+    members.world = set(range(world_size or max(largest + 1, sizes.get("0", 0))))
+    absent = members.world - set(records)
     for (name, description), ranks in recorded.items():
         untold = {rank for rank in ranks if name not in told[rank]}
         if not untold:
@@ -209,21 +255,36 @@ def _group_size(entry: Entry) -> int:
     return all_of_them[0] if len(all_of_them) == len(one) + 1 else 0
 
 
-def _operation(rank: int, group: Group, entry: Entry) -> Operation:
+def _note(entry: Entry) -> _Noted:
     library, _, what = entry.profiling_name.partition(":")
     found = PEER.match(what)
-    kind = what.split(" ")[0]
-    is_done = entry.state == "completed" or (library == "gloo" and entry.retired)
-    return Operation(
-        rank=rank,
+    kind = sys.intern(what.split(" ")[0])
+    return _Noted(
         record=entry.record_id,
-        group=group,
+        group=sys.intern(entry.process_group[0]),
         sequence=entry.p2p_seq_id if entry.is_p2p else entry.collective_seq_id,
         kind=kind,
-        peer=group.ranks[int(found[2])] if found else None,
+        peer=int(found[2]) if found else None,
         signature=_signature(kind, entry),
-        is_done=is_done,
+        is_done=entry.state == "completed" or (library == "gloo" and entry.retired),
         created_ns=entry.time_created_ns,
+    )
+
+
+def _operation(rank: int, group: Group, noted: _Noted) -> Operation:
+    peer = noted.peer
+    if peer is not None and peer < len(group.ranks):  # else not all members are known
+        peer = group.ranks[peer]
+    return Operation(
+        rank=rank,
+        record=noted.record,
+        group=group,
+        sequence=noted.sequence,
+        kind=noted.kind,
+        peer=peer,
+        signature=noted.signature,
+        is_done=noted.is_done,
+        created_ns=noted.created_ns,
     )
 
 
@@ -240,21 +301,20 @@ def _signature(kind: str, entry: Entry) -> tuple[str | int, ...]:
     return (*signature, *numbers)
 
 
-def _enqueued(dump: Dump, groups: Mapping[str, Group]) -> dict[Group, int]:
-    """By group, the last collective that the rank has enqueued.
+def _enqueued(dump: Dump) -> dict[str, int]:
+    """By group's name, the last collective that the rank has enqueued.
 
     A status has the number of its group, a configuration the name; both were given in order.
     """
-    by_number: dict[str, Group] = {}
     names = sorted(filter(str.isdigit, dump.pg_config), key=int)
     numbers = sorted(filter(str.isdigit, dump.pg_status), key=int)
+    by_number: dict[str, str] = {}
     if len(names) == len(numbers):
-        pairs = zip(numbers, names, strict=True)
-        by_number = {number: groups[name] for number, name in pairs if name in groups}
+        by_number = dict(zip(numbers, names, strict=True))
     for entry in dump.entries:
-        by_number[str(entry.pg_id)] = groups[entry.process_group[0]]
+        by_number[str(entry.pg_id)] = entry.process_group[0]
     return {
-        group: dump.pg_status[number].last_enqueued_collective
-        for number, group in by_number.items()
+        name: dump.pg_status[number].last_enqueued_collective
+        for number, name in by_number.items()
         if number in dump.pg_status
     }

@@ -13,7 +13,7 @@ import pytest
 from latecomer.runtime.explain.job import read_job
 from latecomer.runtime.explain.verdicts import verdicts
 
-ARCHIVE = Path(__file__).parents[3] / "examples" / "dumps" / "nvidia.tar.xz"
+ARCHIVE = Path(__file__).parents[3] / "examples" / "dumps" / "nvidia.tar.gz"
 TRUTH = {
     "gpu_error_1st": ("stuck", (12, 14)),
     "gpu_error_2nd": ("stuck", (9, 14)),
