@@ -186,8 +186,10 @@ def longest_s(plan: Plan) -> float:
 def is_excused(plan: Plan, errors: dict[int, str]) -> bool:
     """Whether an engine has ended since too much is lost.
 
-    It says so, or it has heard nothing at all of a peer that has finished and closed.
+    It says so, or it has heard nothing at all of a peer that has finished and closed; nor of its
+    goodbye, if it was cut off from it meanwhile.
     """
     text = next(iter(errors.values()), "")
     is_closed = plan.lost > 0 and "closed while others wait" in text
-    return is_closed or "datagrams of the last" in text
+    is_unheard = bool(plan.cut_off) and "no sign of life" in text
+    return is_closed or is_unheard or "datagrams of the last" in text
