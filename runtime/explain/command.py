@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from latecomer.runtime.explain.job import RANK_IN_NAME, read_job
-from latecomer.runtime.explain.verdicts import Verdict, verdicts
 from latecomer.verify.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from latecomer.runtime.explain.verdicts import Verdict
 
 SENTENCES = {
     "mismatch": "did something else than the others of the group",
@@ -50,6 +52,8 @@ def explain(
       latecomer explain dumps/nccl_trace_rank_* --world-size 16
       latecomer explain dumps/ --json
     """
+    from latecomer.runtime.explain.verdicts import verdicts  # loads networkx
+
     found = verdicts(read_job(list(_files(paths)), world_size))
     if as_json:
         print(msgspec.json.encode({"verdicts": found}).decode())

@@ -8,8 +8,8 @@ have come now.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from latecomer.runtime.explain.job import Group, Operation
 from latecomer.runtime.explain.waits import Waits
@@ -92,18 +92,13 @@ def _first(waits: Waits, group: Group, sequences: list[int]) -> Divergence | Non
                 did=did,
                 culprits=culprits,
                 how=_how(waits, group, sequence, did, culprits),
-                created_ns=min(each.created_ns for each in _all(here)),
+                created_ns=min(each.created_ns for each in chain.from_iterable(here.values())),
             )
     return None
 
 
 def _done(operations: list[Operation]) -> Done:
     return tuple(operation.signature for operation in operations)
-
-
-def _all(here: dict[int, list[Operation]]) -> Iterator[Operation]:
-    for operations in here.values():
-        yield from operations
 
 
 def _culprits(

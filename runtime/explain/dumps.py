@@ -22,31 +22,19 @@ PICKLE = b"\x80"  # how a pickle of protocol 2 or later begins
 
 
 class RecordedGroup(msgspec.Struct):
-    """What a rank's dump says of a process group; Gloo's recorder has neither name nor ranks."""
+    """What a rank's dump says of a process group; Gloo's recorder has no ranks."""
 
-    name: str = ""
-    desc: str = ""
     ranks: str | list[int] = ""
 
 
 class RecordedStatus(msgspec.Struct):
-    """The last operations of a group that a rank has enqueued, started and completed."""
+    """The last operation of a group that a rank has enqueued."""
 
     last_enqueued_collective: int = -1
-    last_started_collective: int = -1
-    last_completed_collective: int = -1
-
-
-class Frame(msgspec.Struct):
-    """A line of a stack."""
-
-    name: str = ""
-    filename: str = ""
-    line: int = 0
 
 
 class Entry(msgspec.Struct):
-    """One operation as its rank recorded it."""
+    """One operation as its rank recorded it, as far as anybody here asks; not its stack."""
 
     record_id: int
     process_group: tuple[str, str]  # name, description
@@ -54,18 +42,14 @@ class Entry(msgspec.Struct):
     collective_seq_id: int = 0
     pg_id: int | str = ""
     p2p_seq_id: int = 0
-    op_id: int = 0
     time_created_ns: int = 0
     input_sizes: list[list[int]] = []
     input_dtypes: list[str] = []
     output_sizes: list[list[int]] = []
     output_dtypes: list[str] = []
     state: str = ""  # scheduled, started, completed
-    time_discovered_started_ns: int | None = None
-    time_discovered_completed_ns: int | None = None
     retired: bool = False  # by the watchdog: it has ended, well or not
     is_p2p: bool = False
-    frames: list[Frame] = []
 
 
 class Dump(msgspec.Struct):

@@ -57,10 +57,6 @@ class Operation(msgspec.Struct, frozen=True):
         """Whether it can end on no rank before all have entered it."""
         return self.peer is None and TO_ALL.search(self.kind) is not None
 
-    def __str__(self) -> str:
-        to = "" if self.peer is None else f" (rank {self.peer})"
-        return f"{self.kind}{to}, operation {self.sequence} of group {self.group.name}"
-
 
 @dataclass
 class Job:
@@ -123,7 +119,7 @@ def _job(records: Mapping[int, _Record], world_size: int | None) -> Job:
     job = Job(world=members.world, guessed=members.guessed)
     for rank, record in records.items():
         groups = members.by_name[rank]
-        for (name, description), _ in record.groups.items():
+        for name, description in record.groups:
             job.descriptions[groups[name]] = description
         if record.is_on_gloo:
             job.on_gloo.add(rank)
