@@ -84,8 +84,8 @@ class Network:
     def attributes(self) -> dict[str, Any]:
         """By the names that the host has for them."""
         return {
-            "name": lambda: f"host{self._rank()}",
-            "address_towards": lambda store: address_of(self._rank()),
+            "name": lambda: f"host{self.world.rank}",
+            "address_towards": lambda store: address_of(self.world.rank),
             "socket": self.socket,
             "socketpair": self.socketpair,
             "unacknowledged": lambda stream: stream.unacknowledged(),
@@ -98,11 +98,11 @@ class Network:
     def socket(self, family: int, kind: int, protocol: int = 0) -> DatagramSocket | StreamSocket:
         """As ``socket.socket``."""
         made = DatagramSocket if kind == SOCK_DGRAM else StreamSocket
-        return made(self, self._rank())
+        return made(self, self.world.rank)
 
     def socketpair(self) -> tuple[StreamSocket, StreamSocket]:
         """Two ends within a rank."""
-        ends = StreamSocket(self, self._rank()), StreamSocket(self, self._rank())
+        ends = StreamSocket(self, self.world.rank), StreamSocket(self, self.world.rank)
         for end, other in (ends, reversed(ends)):
             end.join_with(other)
         return ends
@@ -157,11 +157,6 @@ class Network:
         for each in list(self.sockets.values()):
             if each.rank == rank:
                 each.die(resets=resets)
-
-    def _rank(self) -> int:
-        task = self.world.current
-        assert task is not None
-        return task.rank
 
 
 def address_of(rank: int) -> str:

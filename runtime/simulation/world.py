@@ -160,6 +160,12 @@ class World:
         """A digest of all that has happened, in order."""
         return self._trace.hexdigest()
 
+    @property
+    def rank(self) -> int:
+        """The rank whose thread runs now."""
+        assert self.current is not None
+        return self.current.rank
+
     def dice(self, concern: str) -> Dice:
         """Random numbers of this world's seed for one concern."""
         return Dice(self.seed, concern)

@@ -17,17 +17,13 @@ from latecomer.runtime import Executor, load
 from latecomer.runtime.host import host
 from latecomer.runtime.optireduce.engine import OptiReduceEngine
 from latecomer.runtime.optireduce.options import Options as Lossy
-from latecomer.runtime.pipeline import Pipeline
-from latecomer.runtime.pipeline import load as load_pipeline
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.options import Options
 from latecomer.verify.errors import LatecomerError, RankFailure
 from tests.runtime import jobs, schedules
-from tests.runtime.pipeline.models import loss_fn, model
-from tests.runtime.pipeline.test_gradients import MICROBATCHES, schedule
+from tests.runtime.pipeline import test_on_hosts as pipelines
 from tests.runtime.simulated import NEVER_S, blamed_by, die, on_hosts
 from tests.simulation.execution import made_once
-from tests.verify.pipeline.documents import one_f_one_b
 
 SIZE = 3
 VICTIM = 1
@@ -37,7 +33,6 @@ RING = load(schedules.ring(SIZE))
 EAGER = Options("eager")
 NATIVE = Options("native")
 STATIC = Options("static", late=(2,))
-PLAN = load_pipeline(schedule(one_f_one_b(SIZE, MICROBATCHES)))
 
 
 def executor(rank, size, store, timeout_s=SOON_S):
@@ -57,7 +52,7 @@ def optireduce(rank, size, store):
 
 
 def pipeline(rank, size, store):
-    return Pipeline(model(SIZE)[rank], PLAN, loss_fn, store=store, timeout_s=SOON_S)
+    return pipelines.pipeline(rank, store, SOON_S)
 
 
 STEPS = [
@@ -89,7 +84,7 @@ def starting(start, step, fault):
             return caught.value.ranks
 
         def going_no_further(*args, **kwargs):
-            rank = job.world.current.rank
+            rank = job.world.rank
             if rank == VICTIM and fault == "dies":
                 die(job, rank)
             elif rank == VICTIM:

@@ -96,16 +96,16 @@ class Watched:
         for state in states:
             wrong = wrong_transfer(state)
             if wrong:
-                self._problem(self._rank(), wrong)
+                self._problem(self._job.world.rank, wrong)
 
     def _before_settling(self, work: AllReduceWork) -> None:
-        rank = self._rank()
+        rank = self._job.world.rank
         if work.is_done:
             self._problem(rank, f"operation {work.number} is settled twice")
         self._settled.append((rank, work, work.tensor.clone()))
 
     def _on_decision(self, plane: ControlPlane, event: Decided) -> None:
-        rank = self._rank()
+        rank = self._job.world.rank
         self.decisions += 1
         first, decision = self._decisions.setdefault(event.operation, (rank, event.decision))
         if (decision.candidate, decision.late) != (event.decision.candidate, event.decision.late):
@@ -124,11 +124,6 @@ class Watched:
         if off_s > alignment.uncertainty_s + BETWEEN_READINGS_S:
             claim = f"within {alignment.uncertainty_s:.6f} s"
             self._problem(rank, f"its clock is off by {off_s:.6f} s, and claims {claim}")
-
-    def _rank(self) -> int:
-        task = self._job.world.current
-        assert task is not None
-        return task.rank
 
     def _problem(self, rank: int, text: str) -> None:
         if len(self.problems) < MOST_PROBLEMS:

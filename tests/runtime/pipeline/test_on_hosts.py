@@ -98,7 +98,7 @@ def test_a_link_that_breaks_is_named(method, monkeypatch):
 
     def made(job):
         def breaks(*args):
-            if job.world.current.rank == VICTIM:
+            if job.world.rank == VICTIM:
                 raise KeyError("injected")
             return real(*args)
 
