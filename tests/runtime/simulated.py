@@ -54,7 +54,10 @@ def on_hosts(
 
 @contextlib.contextmanager
 def known_to_torch(job: Job) -> Iterator[None]:
-    """Within the block, each rank of a job is the one of its number to torch.distributed, too."""
+    """Within the block, each rank of a job is the one of its number to torch.distributed, too.
+
+    And torch computes on one thread: on a busy machine tiny tensors wait long for a second one.
+    """
 
     def rank(group: object = None) -> int:
         return job.world.rank
@@ -62,8 +65,19 @@ def known_to_torch(job: Job) -> Iterator[None]:
     with (
         mock.patch.object(dist, "get_rank", rank),
         mock.patch.object(dist, "get_world_size", return_value=job.ranks),
+        _one_thread(),
     ):
         yield
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def die(job: Job, rank: int) -> None:

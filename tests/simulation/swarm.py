@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
-import torch
-
 from tests.simulation.execution import execute
 from tests.simulation.plan import Kind, Plan, drawn
 
@@ -40,9 +38,8 @@ def swarm(seeds: range, kinds: tuple[Kind, ...], processes: int, end_s: float) -
 
 
 def be_quiet() -> None:
-    """In this whole process: what jobs log of their faults is not shown, and torch has a thread."""
+    """What jobs log of their faults is not to be shown; in this whole process."""
     logging.disable(logging.CRITICAL)
-    torch.set_num_threads(1)
 
 
 def run_stretch(seeds: range, kinds: tuple[Kind, ...], end_s: float) -> Stretch:
