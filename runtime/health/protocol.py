@@ -70,7 +70,11 @@ class HealthMessage(msgspec.Struct, omit_defaults=True):
 
 @dataclass
 class Question:
-    """A question to all ranks; over when all have answered, time is up, or there is a verdict."""
+    """A question to all ranks; over when all have answered, time is up, or there is a verdict.
+
+    Where all answer an alarm, the lowest of them decides as soon as it has their answers; for the
+    others the question stays open until its verdict comes, or time is up.
+    """
 
     number: int
     alarm: bool
@@ -86,10 +90,13 @@ class Question:
         there = [peer for peer, status in self.answers.items() if not status.closed]
         return min([rank, *there])
 
+    def defers(self, rank: int) -> bool:
+        """Whether ``rank``, who asks, leaves the decision to another one."""
+        return self.alarm and self.decider(rank) != rank
+
     def time_s(self, rank: int) -> float:
         """How long it is still open for ``rank``, who asks."""
-        defers = self.alarm and self.decider(rank) != rank
-        return self.left_s + (self.defers_s if defers else 0.0)
+        return self.left_s + (self.defers_s if self.defers(rank) else 0.0)
 
     def due_s(self, rank: int) -> float:
         """When to ask again, or to end it."""
@@ -231,14 +238,15 @@ class HealthProtocol(Protocol[bytes, str]):
         message = HealthMessage(asks=True, alarm=question.alarm, question=question.number)
         data = msgspec.msgpack.encode(message)
         asked = set(range(self.world_size)) - set(question.answers)
-        if question.left_s <= 0:
+        if not asked or question.left_s <= 0:
             asked = {question.decider(self.rank)} - {self.rank}  # for its verdict
         if self.verdict is None:
             self._outbox += [(peer, data) for peer in sorted(asked)]
 
     def _end_questions(self) -> None:
         for question in list(self._open.values()):
-            is_answered = len(question.answers) == self.world_size
+            are_there = len(question.answers) == self.world_size
+            is_answered = are_there and not question.defers(self.rank)
             if is_answered or question.time_s(self.rank) <= 0 or self.verdict is not None:
                 question.is_over = True
                 del self._open[question.number]

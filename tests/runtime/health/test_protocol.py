@@ -175,6 +175,40 @@ def test_a_verdict_that_never_comes_is_not_waited_for():
     assert group.ranks[1].verdict is None
 
 
+@pytest.mark.parametrize("hears", [True, False], ids=["hears it", "asks for it"])
+def test_where_all_answer_the_lowest_decides_at_once_and_the_others_wait_for_it(hears):
+    """Both have all answers, given at different moments: what each makes of them may differ."""
+    group = Group(3)
+    questions = {}
+    for rank in (1, 0):
+        questions[rank] = group.ranks[rank].ask(1.0, group.now_s, alarm=True)
+    group.settle()
+    assert set(questions[1].answers) == set(questions[0].answers) == {0, 1, 2}
+    assert questions[0].is_over
+    assert not questions[1].is_over
+
+    group.ranks[0].decide(RankFailure([2], "others wait for it"), group.now_s)
+    if not hears:
+        group.ranks[0].messages_to_send(group.now_s)  # lost, as is what it would send again
+        group.ranks[0]._repeat_s = None
+        group.turn(protocol.ASK_AGAIN_S)
+    group.settle()
+    assert questions[1].is_over
+    assert group.ranks[1].verdict.ranks == (2,)
+
+
+def test_a_decision_that_the_lowest_never_reaches_is_not_waited_for():
+    group = Group(3)
+    question = group.ranks[1].ask(1.0, group.now_s, alarm=True)
+    group.settle()
+    assert not question.is_over
+    group.deaf = {0}
+    for _ in range(12):
+        group.turn(protocol.ASK_AGAIN_S)
+    assert question.is_over
+    assert group.ranks[1].verdict is None
+
+
 def test_a_verdict_is_passed_on_to_those_that_have_asked():
     """Rank 2 has reached it, told rank 0 alone, and is gone."""
     group = Group(4)
