@@ -7,6 +7,10 @@ comes back from a wait in torch asks for it in a C++ destructor, which must not 
 process would abort ("terminate called without an active exception") instead of ending with its
 exit code.
 
+Gloo's own threads do the same when they let go of the tensors of an operation, a moment after
+those who waited for it have gone on. A group that is destroyed takes its threads with it, unless
+the program still refers to it. So before the interpreter goes, they get the time to come to rest.
+
 A program that ends well gets what is under way done, within :data:`PATIENCE_S`. After an exception
 that nobody has caught it is given up at once: the other ranks must not learn later that this one is
 gone, just because it has tidied up.
@@ -20,11 +24,16 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 
 from latecomer.runtime.host import host
 
 PATIENCE_S = 5.0  # from here on all that is still open is closed at once
+REST_S = 1.0  # so long at most threads of Gloo's get to come to rest
+LOOK_S = 0.001  # between two looks at them
+GLOO_THREAD = "pt_gloo_runloop"  # the name that torch gives them
+TASKS = Path("/proc/self/task")  # on Linux, the threads of this process
 
 logger = logging.getLogger("latecomer")
 
@@ -76,6 +85,30 @@ def _close_all() -> None:
             closable.close(at_once=at_once)
         except Exception:  # the others have to be closed all the same
             logger.exception("%r could not be closed at the end of the program", closable)
+    wait_until_gloo_rests()
+
+
+def wait_until_gloo_rests() -> None:
+    """Wait, for ``REST_S`` at most, until every thread of Gloo's sleeps.
+
+    It has to sleep at two looks in a row: one that waits for the interpreter's lock sleeps, too,
+    and gets it between them.
+    """
+    give_up_s = host.monotonic() + REST_S
+    looks = 0
+    while looks < 2 and host.monotonic() < give_up_s:
+        host.sleep(LOOK_S)
+        looks = 0 if _gloo_runs() else looks + 1
+
+
+def _gloo_runs() -> bool:
+    """Whether a thread of Gloo's runs, or would if a processor were free."""
+    for task in TASKS.glob("*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            name, _, state = task.read_text().partition("(")[2].rpartition(") ")
+            if name == GLOO_THREAD and state.startswith("R"):
+                return True
+    return False
 
 
 atexit.register(_close_all)

@@ -67,7 +67,13 @@ class NativeWaits:
 
     def abort(self) -> None:
         """End every wait, here and on the peers."""
-        close_connections(self._gloo, self._rank, self._world_size)
+        gloo = self._gloo
+        if gloo is not None:
+            close_connections(gloo, self._rank, self._world_size)
+
+    def close(self) -> None:
+        """Let go of the Gloo group, whose threads end when nobody has it."""
+        self._gloo = None
 
     def wait(self, wait: Callable[..., Any], *args: Any) -> Any:
         """Call ``wait``; its RuntimeError becomes the RankFailure that is behind it, if any is."""

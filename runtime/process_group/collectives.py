@@ -7,7 +7,6 @@ for that lock with the GIL held, as torch's base class makes it for a Python gro
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -69,7 +68,7 @@ class Collectives:
             count_operations(backend)
             self.native._register_backend(torch.device(device), kind, backend)
         self.waits = NativeWaits(self._gloo, rank, size)
-        self._unfit = functools.cache(self.unfit)
+        self._unfit: dict[torch.device, str] = {}  # what `unfit` has said
         self._engines: dict[str, Starting] = {}
         self._lock = host.Lock()
         close_at_exit(self)
@@ -134,6 +133,7 @@ class Collectives:
     def shutdown(self) -> None:
         """Release threads and connections."""
         self._close(CLOSE_S)
+        self.waits.close()
         self.native.shutdown()
 
     def close(self, *, at_once: bool = False) -> None:
@@ -176,7 +176,12 @@ class Collectives:
         if len(tensors) != 1:
             return f"{len(tensors)} tensors at once"
         reason, _ = unsummable(tensors[0], operation == "AVG", self.dtypes)
-        return reason or self._unfit(tensors[0].device)
+        if reason:
+            return reason
+        device = tensors[0].device
+        if device not in self._unfit:
+            self._unfit[device] = self.unfit(device)
+        return self._unfit[device]
 
     def _count(self, path: str) -> None:
         self.paths[path] += 1

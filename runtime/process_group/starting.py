@@ -38,13 +38,15 @@ class Starting:
     """An engine on its way, made by ``start`` on a thread of its own, and then the engine."""
 
     def __init__(self, start: Callable[[], AllReduceEngine]) -> None:
-        self._start = start
         self._started: Future[AllReduceEngine] = Future()
         # the engine, once it runs and has been handed all that has waited for it
         self.ready: AllReduceEngine | None = None
         self._numbers = itertools.count()
         self._lock = host.RLock()  # nothing overtakes what has waited for the engine
-        host.Thread(target=self._run, name="latecomer-start", daemon=True).start()
+        # The thread alone has ``start``, and forgets it: it refers to the group, which is to be
+        # freed as soon as it is destroyed, since Gloo's threads end with it.
+        thread = host.Thread(target=self._run, args=(start,), name="latecomer-start", daemon=True)
+        thread.start()
 
     @property
     def engine(self) -> AllReduceEngine:
@@ -72,9 +74,9 @@ class Starting:
         if engine is not None:
             engine.close(at_once=at_once)
 
-    def _run(self) -> None:
+    def _run(self, start: Callable[[], AllReduceEngine]) -> None:
         try:
-            engine = self._start()
+            engine = start()
         except Exception as error:  # whatever it is, no caller may be left waiting
             failure = LatecomerError(f"all-reduce could not start: {error!r}")
             failure.__cause__ = error

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import queue
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -91,3 +95,46 @@ def test_one_that_can_not_be_closed_keeps_no_other_open(nothing_open, caplog):
 
     assert closed == [("first", False)]
     assert "could not be closed" in caplog.text
+
+
+@pytest.fixture
+def gloo_thread():
+    """Start a thread that is Gloo's by its name; what it was told to do is done without the lock."""
+    told = queue.Queue()
+    done = []
+
+    def run():
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(at_exit.GLOO_THREAD)
+        while (rounds := told.get()) is not None:
+            for _ in range(rounds):
+                hashlib.sha256(bytes(50_000_000))  # without the interpreter's lock
+            done.append(rounds)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield told, done
+    told.put(None)
+    thread.join()
+
+
+@pytest.mark.skipif(not at_exit.TASKS.exists(), reason="threads are looked at on Linux alone")
+def test_the_end_waits_until_threads_of_gloo_rest(gloo_thread, monkeypatch):
+    monkeypatch.setattr(at_exit, "REST_S", 60.0)
+    told, done = gloo_thread
+    told.put(4)
+    while not at_exit._gloo_runs():
+        time.sleep(0.001)
+    assert not done
+    at_exit.wait_until_gloo_rests()
+    assert done == [4]
+
+
+@pytest.mark.skipif(not at_exit.TASKS.exists(), reason="threads are looked at on Linux alone")
+def test_a_thread_of_gloo_that_never_rests_is_not_waited_for(gloo_thread, monkeypatch):
+    monkeypatch.setattr(at_exit, "REST_S", 0.01)
+    told, done = gloo_thread
+    told.put(40)
+    while not at_exit._gloo_runs():
+        time.sleep(0.001)
+    at_exit.wait_until_gloo_rests()
+    assert not done

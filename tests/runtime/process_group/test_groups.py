@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import signal
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -184,6 +187,29 @@ def test_a_group_can_be_destroyed_before_its_first_all_reduce_began(rank, size, 
     dist.destroy_process_group()
     with pytest.raises(LatecomerError, match="destroyed"):
         work.wait()
+
+
+def _threads_of_gloo():
+    """Those of this process, by the names that torch and Gloo give them."""
+    names = []
+    for task in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # it has ended
+            names.append(task.read_text())
+    return [name for name in names if "gloo" in name]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are seen on Linux alone")
+@on_ranks(2)
+def test_the_threads_of_gloo_end_with_a_group_that_is_destroyed(rank, size, store):
+    """At the end of the program they would get in the way of the interpreter."""
+    gc.disable()
+    start(rank, size, store)
+    dist.all_reduce(torch.ones(3))
+    dist.barrier()
+    assert _threads_of_gloo()
+    together(store, rank, size, "summed")
+    dist.destroy_process_group()
+    assert not _threads_of_gloo()
 
 
 TIMEOUT_S = 6.0  # set once the group is there, so that it is not about a slow start
