@@ -21,6 +21,7 @@ from tests.simulation.plan import KINDS, Plan, drawn, read
 from tests.simulation.shrink import shrunk
 from tests.simulation.swarm import be_quiet, swarm
 
+TELL_S = 60.0  # between two lines of progress
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.simulation", description=__doc__)
@@ -49,12 +50,23 @@ def main() -> int:
     failing: list[Plan] = []
     executions = 0
     steps = 0
+    told_s = began_s
     for stretch in swarm(seeds, kinds, options.processes, end_s):
         executions += stretch.executions
         steps += stretch.steps
         for plan, text in stretch.failing:
             failing.append(plan)
             print(f"seed {plan.seed}: {text}", flush=True)
+        now_s = time.monotonic()
+        if now_s > told_s + TELL_S:
+            told_s = now_s
+            rate = executions / (now_s - began_s)
+            print(
+                f"{executions:,} of {len(seeds):,} executions, {rate:.1f} a second, "
+                f"{len(failing)} failed",
+                file=sys.stderr,
+                flush=True,
+            )
 
     seconds = time.monotonic() - began_s
     print(
