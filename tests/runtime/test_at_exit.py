@@ -99,7 +99,7 @@ def test_one_that_can_not_be_closed_keeps_no_other_open(nothing_open, caplog):
 
 @pytest.fixture
 def gloo_thread():
-    """A thread that is Gloo's by its name; when told, it computes without the interpreter's lock."""
+    """A thread that is Gloo's by its name; told to, it computes without the interpreter's lock."""
     told = queue.Queue()
     done = []
 

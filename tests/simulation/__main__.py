@@ -23,6 +23,7 @@ from tests.simulation.swarm import be_quiet, swarm
 
 TELL_S = 60.0  # between two lines of progress
 
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
