@@ -1,17 +1,16 @@
-"""``latecomer explain``: which rank holds up a job, and why, from the dumps of its ranks."""
+"""``latecomer explain``: which rank holds up a job, and why, from what its ranks have left."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from latecomer.runtime.explain.job import RANK_IN_NAME, read_job
-from latecomer.verify.errors import ArgumentError
+from latecomer.runtime.explain.sources import read_sources
 
 if TYPE_CHECKING:
     from latecomer.runtime.explain.verdicts import Verdict
@@ -22,8 +21,9 @@ SENTENCES = {
     "stuck": "cannot get out of what all others have completed: look at this device",
     "cycle": "wait for each other, in groups that they use in different orders",
     "p2p": "send and receive past each other",
+    "slow": "are behind the others, and go on",
     "hung": "and all others are in it, and none gets out: look at the network",
-    "nodump": "left no dump, and what decides would be in there",
+    "nodump": "left nothing to read, and what decides would be in there",
 }
 NOTHING = "ok: no operation is open, and all ranks did the same"
 
@@ -33,7 +33,8 @@ def explain(
         list[Path],
         typer.Argument(
             metavar="DIR|FILE...",
-            help="Dumps of torch's Flight Recorder; the rank's number ends each name.",
+            help="Dumps of torch's Flight Recorder, the rank's number in each name; reports of "
+            "NCCL's RAS (ncclras, as text or JSON; two of them tell more than one).",
         ),
     ],
     world_size: Annotated[
@@ -52,9 +53,12 @@ def explain(
       latecomer explain dumps/nccl_trace_rank_* --world-size 16
       latecomer explain dumps/ --json
     """
-    from latecomer.runtime.explain.verdicts import verdicts  # loads networkx
+    from latecomer.runtime.explain.findings import findings  # loads networkx
 
-    found = verdicts(read_job(list(_files(paths)), world_size))
+    sources = read_sources(paths, processes=os.cpu_count() or 1)
+    for notice in sources.notices:
+        print(notice, file=sys.stderr)
+    found = findings(sources, world_size)
     if as_json:
         print(msgspec.json.encode({"verdicts": found}).decode())
     else:
@@ -64,27 +68,13 @@ def explain(
 
 def as_text(verdict: Verdict) -> str:
     """A verdict for people: who, in what, and the way there."""
-    if verdict.kind == "ok":
-        return NOTHING
     several = "s" if len(verdict.ranks) > 1 else ""
     ranks = ", ".join(map(str, verdict.ranks))
-    lines = [f"{verdict.kind}: rank{several} {ranks} {SENTENCES[verdict.kind]}"]
+    lines = [f"{verdict.kind}: rank{several} {ranks} {SENTENCES.get(verdict.kind, '')}"]
+    if not verdict.ranks:
+        lines = [NOTHING if verdict.kind == "ok" else f"{verdict.kind}: nobody can be named"]
     if verdict.operation:
         lines.append(f"  in {verdict.operation}")
     if verdict.waiting:
         lines.append(f"  {verdict.waiting} other(s) wait for that")
     return "\n".join([*lines, *(f"    {line}" for line in verdict.witness)])
-
-
-def _files(paths: list[Path]) -> Iterator[Path]:
-    """The files themselves, and those of directories whose names end with a rank's number."""
-    for path in paths:
-        if not path.is_dir():
-            yield path
-            continue
-        dumps = [each for each in sorted(path.iterdir()) if RANK_IN_NAME.search(each.name)]
-        if not dumps:
-            raise ArgumentError(
-                "DIR", str(path), "has no file whose name ends with a rank's number"
-            )
-        yield from dumps

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import msgspec
 from latecomer.verify.errors import FormatError
 
 MOST_BYTES = 2**29  # of a file: 2,000 entries with stacks have some 10 MB
+LIBRARY = re.compile(r"(?:site|dist)-packages/|/torch/|^<|\?\?")
+"""Files that are not the program's own."""
 PICKLE = b"\x80"  # how a pickle of protocol 2 or later begins
 
 
@@ -34,7 +37,7 @@ class RecordedStatus(msgspec.Struct):
 
 
 class Entry(msgspec.Struct):
-    """One operation as its rank recorded it, as far as anybody here asks; not its stack."""
+    """One operation as its rank recorded it, as far as anybody here asks."""
 
     record_id: int
     process_group: tuple[str, str]  # name, description
@@ -50,6 +53,7 @@ class Entry(msgspec.Struct):
     state: str = ""  # scheduled, started, completed
     retired: bool = False  # by the watchdog: it has ended, well or not
     is_p2p: bool = False
+    where: str = ""  # of its stack, the innermost line that is not of a library
 
 
 class Dump(msgspec.Struct):
@@ -77,6 +81,10 @@ def read_dump(path: Path) -> Dump:
         if not isinstance(groups, dict):
             raise FormatError(str(path), f"is no dump of a Flight Recorder: {name} is no mapping")
         raw[name] = {str(key): value for key, value in groups.items()}
+    entries = raw.get("entries")
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict):  # else that is said below
+            entry["where"] = _where(entry.get("frames"))
     try:
         dump = msgspec.convert(raw, Dump, strict=False)
     except msgspec.ValidationError as error:
@@ -85,15 +93,28 @@ def read_dump(path: Path) -> Dump:
     return dump
 
 
-def _plain(path: Path) -> Any:
-    """The values in a file."""
+def read_bytes(path: Path) -> bytes:
+    """What is in a file; FormatError if it cannot be read, or is too large to be one of ours."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise FormatError(str(path), f"is larger than {MOST_BYTES // 2**20} MiB")
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise FormatError(str(path), f"cannot be read: {error.strerror}") from None
 
+
+def _where(frames: Any) -> str:
+    """Of a stack, innermost first, the line of the program: ``train.py:12 step``."""
+    for frame in frames if isinstance(frames, list) else ():
+        if isinstance(frame, dict) and not LIBRARY.search(str(frame.get("filename"))):
+            name = str(frame.get("filename")).rpartition("/")[2]
+            return f"{name}:{frame.get('line')} {frame.get('name')}"
+    return ""
+
+
+def _plain(path: Path) -> Any:
+    """The values in a file."""
+    data = read_bytes(path)
     try:
         if data.startswith(PICKLE):
             return _PlainValues(io.BytesIO(data)).load()

@@ -8,6 +8,7 @@ end has done is the kind:
     stuck     it is in an operation that all others have completed: its own device
     cycle     ranks wait for each other, in groups that they use in different orders
     p2p       a send and a receive that do not meet
+    slow      it goes on, behind the others (from reports of RAS alone)
     hung      all have entered it and none is through: the network, or the root of it
     nodump    there is no dump of it: what decides is in there
     ok        nothing is open, and all ranks did the same
@@ -29,7 +30,7 @@ from latecomer.runtime.explain.diverged import Divergence, departs, divergences
 from latecomer.runtime.explain.job import Group, Job, Operation
 from latecomer.runtime.explain.waits import Waits
 
-Kind = Literal["mismatch", "absent", "stuck", "cycle", "p2p", "hung", "nodump", "ok"]
+Kind = Literal["mismatch", "absent", "stuck", "cycle", "p2p", "slow", "hung", "nodump", "ok"]
 ENDS: tuple[Kind, ...] = ("absent", "stuck", "nodump", "hung")  # of a way, worst first
 LATELY = 4  # operations in which a rank in a circle may have left the usual order
 MOST_SHOWN = 8  # ranks that are named one by one
@@ -122,10 +123,11 @@ class _Reasons:
         by_done: dict[str, list[int]] = defaultdict(list)
         for rank, done in divergence.did.items():
             text = " + ".join(" ".join(map(str, signature)) for signature in done)
-            by_done[text].append(rank)
-        lines = [f"{_names(ranks)}: {text}" for text, ranks in by_done.items()]
+            entered = self.waits.at[rank, divergence.group, divergence.sequence][0]
+            by_done[text + _line(entered)].append(rank)
+        lines = [f"{names(ranks)}: {text}" for text, ranks in by_done.items()]
         if divergence.how:
-            lines.append(f"{_names(divergence.culprits)}: {divergence.how}")
+            lines.append(f"{names(divergence.culprits)}: {divergence.how}")
         return Verdict(
             kind="mismatch",
             ranks=tuple(sorted(divergence.culprits)),
@@ -140,7 +142,7 @@ class _Reasons:
         lines = [*self._way_to(ranks), *(self._what_it_did(rank) for rank in sorted(ranks))]
         idle = self.job.operations.keys() - self.waits.edges.keys() - ranks
         if idle and kind == "absent":
-            lines.append(f"{_names(idle)}: nothing is open there, either, and nobody waits for it")
+            lines.append(f"{names(idle)}: nothing is open there, either, and nobody waits for it")
         return Verdict(
             kind=kind,
             ranks=tuple(sorted(ranks)),
@@ -197,7 +199,7 @@ class _Reasons:
     def _step(self, rank: int, awaited: set[int]) -> str:
         wait = self.waits.of.get(rank)
         if wait is None:
-            return f"rank {rank}: its last operation may have failed by {_names(awaited)}"
+            return f"rank {rank}: its last operation may have failed by {names(awaited)}"
         has = "has" if len(awaited) == 1 else "have"
         evidence = f"which {has} not entered it"
         if awaited <= self.job.without_dump:
@@ -207,7 +209,8 @@ class _Reasons:
         elif not awaited <= wait.missing:
             evidence = f"which {has} enqueued it behind another operation"
         return (
-            f"rank {rank} waits in {self._said(wait.operation)}, for {_names(awaited)}, {evidence}"
+            f"rank {rank} waits in {self._said(wait.operation)}{_line(wait.operation)}, "
+            f"for {names(awaited)}, {evidence}"
         )
 
     def _what_it_did(self, rank: int) -> str:
@@ -215,12 +218,13 @@ class _Reasons:
             return f"rank {rank}: there is no dump of it"
         wait = self.waits.of.get(rank)
         if wait is not None:
-            through = f", which {_names(wait.through)} completed" if wait.through else ""
-            return f"rank {rank} is in {self._said(wait.operation)}{through}"
+            through = f", which {names(wait.through)} completed" if wait.through else ""
+            return f"rank {rank} is in {self._said(wait.operation)}{_line(wait.operation)}{through}"
         operations = self.job.operations[rank]
         if not operations:
             return f"rank {rank} has nothing open: there is no operation in its dump"
-        text = f"rank {rank} has nothing open; its last, {self._said(operations[-1])}, has ended"
+        last = f"{self._said(operations[-1])}{_line(operations[-1])}"
+        text = f"rank {rank} has nothing open; its last, {last}, has ended"
         if rank in self.job.on_gloo:
             text += " (Gloo records no send and no receive: it may be in one)"
         return text
@@ -235,7 +239,12 @@ class _Reasons:
         return f"group {group.name}" + (f" ({description})" if description else "")
 
 
-def _names(ranks: Iterable[int]) -> str:
+def _line(operation: Operation) -> str:
+    """Where the program is in it, as far as its stack was recorded."""
+    return f" ({operation.where})" if operation.where else ""
+
+
+def names(ranks: Iterable[int]) -> str:
     """Ranks as people read them: not a thousand one by one."""
     ordered = sorted(ranks)
     if len(ordered) == 1:

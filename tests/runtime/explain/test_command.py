@@ -74,7 +74,7 @@ def test_a_job_that_goes_on_and_what_cannot_be_read(tmp_path):
     (tmp_path / "empty").mkdir()
     result = explain("empty", cwd=tmp_path)
     assert result.returncode == 2
-    assert "has no file whose name ends with a rank's number" in result.stderr
+    assert "has no file whose name has a rank's number" in result.stderr
 
 
 def _ended():

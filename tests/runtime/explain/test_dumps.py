@@ -10,8 +10,7 @@ import pytest
 
 from latecomer.runtime.explain import dumps
 from latecomer.runtime.explain.dumps import read_dump
-from latecomer.runtime.explain.job import read_job
-from latecomer.verify.errors import ArgumentError, FormatError
+from latecomer.verify.errors import FormatError
 from tests.runtime.explain.jobs import Model, Step
 
 GROUPS = {"world": (0, 1)}
@@ -101,14 +100,12 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
         read_dump(tmp_path / "_dump_1")
 
 
-def test_files_have_to_be_told_apart(tmp_path):
-    for name in ("_dump_0", "rank_0.json", "dump", "_dump_3"):
-        (tmp_path / name).write_bytes(GOOD)
-    with pytest.raises(FormatError, match="has no rank's number"):
-        read_job([tmp_path / "dump"])
-    with pytest.raises(FormatError, match="is a second dump of rank 0"):
-        read_job([tmp_path / "_dump_0", tmp_path / "rank_0.json"])
-    with pytest.raises(ArgumentError, match="there is a dump of rank 3"):
-        read_job([tmp_path / "_dump_3"], world_size=3)
-    with pytest.raises(ArgumentError, match="must be the dumps"):
-        read_job([])
+def test_the_line_of_the_program_is_found_in_its_stack(tmp_path):
+    dump = plain()
+    library = {"filename": "/venv/lib/site-packages/torch/distributed/x.py", "line": 7, "name": "f"}
+    own = {"filename": "/job/train.py", "line": 12, "name": "step"}
+    dump["entries"][0]["frames"] = [library, own, {**own, "line": 99}]
+    dump["entries"][1]["frames"] = [library]
+    path = tmp_path / "_dump_0"
+    path.write_bytes(pickle.dumps(dump, protocol=2))
+    assert [entry.where for entry in read_dump(path).entries][:2] == ["train.py:12 step", ""]

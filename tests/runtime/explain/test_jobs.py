@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from latecomer.runtime.explain.dumps import Dump
 from latecomer.runtime.explain.job import job_of
+from latecomer.runtime.explain.records import Record
 from latecomer.runtime.explain.verdicts import verdicts
 from tests.runtime.explain.jobs import Model, Step
 
@@ -50,12 +51,12 @@ def programs_of(groups, dice):
 
 def told(model, *, without=(), world_size=None):
     """The verdicts on a model's dumps."""
-    dumps = {
-        rank: msgspec.convert(dump, Dump)
+    records = {
+        rank: Record(msgspec.convert(dump, Dump))
         for rank, dump in model.dumps().items()
         if rank not in without
     }
-    return verdicts(job_of(dumps, world_size))
+    return verdicts(job_of(records, world_size))
 
 
 def job(seed, ranks=6):

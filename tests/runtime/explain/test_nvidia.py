@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from latecomer.runtime.explain.job import read_job
-from latecomer.runtime.explain.verdicts import verdicts
+from latecomer.runtime.explain.findings import findings
+from latecomer.runtime.explain.sources import read_sources
 
 ARCHIVE = Path(__file__).parents[3] / "examples" / "dumps" / "nvidia.tar.gz"
 TRUTH = {
@@ -38,7 +38,7 @@ def dumps_of(folder, *, without=()):
 
 @pytest.mark.parametrize("name", TRUTH)
 def test_exactly_the_culprits_are_named(name, archive):
-    (verdict,) = verdicts(read_job(dumps_of(archive / name)))
+    (verdict,) = findings(read_sources(dumps_of(archive / name)))
     assert (verdict.kind, verdict.ranks) == TRUTH[name]
     assert verdict.waiting == RANKS - len(verdict.ranks)
     for rank in verdict.ranks:
@@ -50,7 +50,7 @@ def test_without_any_one_dump_no_innocent_is_named(name, archive):
     """It is the truth, or that one rank: what decides is in its dump."""
     kind, culprits = TRUTH[name]
     for rank in range(RANKS):
-        first, *_ = verdicts(read_job(dumps_of(archive / name, without=[rank]), RANKS))
+        first, *_ = findings(read_sources(dumps_of(archive / name, without=[rank])), RANKS)
         if first.kind == "nodump":
             assert first.ranks == (rank,)
         else:
@@ -61,7 +61,7 @@ def test_without_any_one_dump_no_innocent_is_named(name, archive):
 @pytest.mark.parametrize("name", TRUTH)
 def test_without_the_culprits_dumps_theirs_are_asked_for(name, archive):
     _, culprits = TRUTH[name]
-    (verdict,) = verdicts(read_job(dumps_of(archive / name, without=culprits), RANKS))
+    (verdict,) = findings(read_sources(dumps_of(archive / name, without=culprits)), RANKS)
     assert (verdict.kind, verdict.ranks) == ("nodump", culprits)
 
 
@@ -78,5 +78,5 @@ def test_ranks_are_named_whatever_their_numbers_are(name, archive, tmp_path):
         (tmp_path / f"_dump_{rank + shift}").write_bytes(pickle.dumps(dump, protocol=2))
 
     paths = sorted(tmp_path.iterdir())
-    (verdict,) = verdicts(read_job(paths))
+    (verdict,) = findings(read_sources(paths))
     assert (verdict.kind, verdict.ranks) == (kind, tuple(rank + shift for rank in culprits))

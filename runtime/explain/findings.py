@@ -1,0 +1,23 @@
+"""All that the files of a job tell: dumps and reports each give verdicts, and one set may decide
+what the other leaves open.
+"""
+
+from __future__ import annotations
+
+from latecomer.runtime.explain.job import job_of
+from latecomer.runtime.explain.launches import verdicts_of_reports
+from latecomer.runtime.explain.sources import Sources
+from latecomer.runtime.explain.verdicts import Verdict, verdicts
+
+
+def findings(sources: Sources, world_size: int | None = None) -> list[Verdict]:
+    """What holds up the job, from dumps first, which tell more; at least one verdict."""
+    found = verdicts(job_of(sources.records, world_size)) if sources.records else []
+    if sources.reports:
+        reported = verdicts_of_reports(sources.reports)
+        named = {rank for verdict in reported for rank in verdict.ranks}
+        # of whom there is no dump, a report may tell why
+        found = [each for each in found if each.kind != "nodump" or not named >= set(each.ranks)]
+        found += reported
+    blaming = [verdict for verdict in found if verdict.kind != "ok"]
+    return blaming or found[:1]
