@@ -68,10 +68,11 @@ def explain(
 
 def as_text(verdict: Verdict) -> str:
     """A verdict for people: who, in what, and the way there."""
-    several = "s" if len(verdict.ranks) > 1 else ""
-    ranks = ", ".join(map(str, verdict.ranks))
-    lines = [f"{verdict.kind}: rank{several} {ranks} {SENTENCES.get(verdict.kind, '')}"]
-    if not verdict.ranks:
+    from latecomer.runtime.explain.verdicts import names
+
+    if verdict.ranks:
+        lines = [f"{verdict.kind}: {names(verdict.ranks)} {SENTENCES[verdict.kind]}"]
+    else:
         lines = [NOTHING if verdict.kind == "ok" else f"{verdict.kind}: nobody can be named"]
     if verdict.operation:
         lines.append(f"  in {verdict.operation}")

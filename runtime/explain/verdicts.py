@@ -33,7 +33,8 @@ from latecomer.runtime.explain.waits import Waits
 Kind = Literal["mismatch", "absent", "stuck", "cycle", "p2p", "slow", "hung", "nodump", "ok"]
 ENDS: tuple[Kind, ...] = ("absent", "stuck", "nodump", "hung")  # of a way, worst first
 LATELY = 4  # operations in which a rank in a circle may have left the usual order
-MOST_SHOWN = 8  # ranks that are named one by one
+MOST_SHOWN = 8  # ranks, or runs of them, that are named one by one
+SHORT_RUN = 3  # ranks that follow each other and are still named one by one
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -139,7 +140,11 @@ class _Reasons:
 
     def _blame(self, kind: Kind, ranks: set[int]) -> Verdict:
         operation = self._awaited(ranks)
-        lines = [*self._way_to(ranks), *(self._what_it_did(rank) for rank in sorted(ranks))]
+        ordered = sorted(ranks)
+        lines = self._way_to(ranks)
+        lines += [self._what_it_did(rank) for rank in ordered[:MOST_SHOWN]]
+        if len(ordered) > MOST_SHOWN:
+            lines.append(f"and {len(ordered) - MOST_SHOWN} more ranks")
         idle = self.job.operations.keys() - self.waits.edges.keys() - ranks
         if idle and kind == "absent":
             lines.append(f"{names(idle)}: nothing is open there, either, and nobody waits for it")
@@ -245,10 +250,17 @@ def _line(operation: Operation) -> str:
 
 
 def names(ranks: Iterable[int]) -> str:
-    """Ranks as people read them: not a thousand one by one."""
-    ordered = sorted(ranks)
-    if len(ordered) == 1:
-        return f"rank {ordered[0]}"
-    shown = ", ".join(map(str, ordered[:MOST_SHOWN]))
-    more = len(ordered) - MOST_SHOWN
-    return f"ranks {shown}" + (f" and {more} more" if more > 0 else "")
+    """Ranks as people read them: those that follow each other as one, and not hundreds."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts: list[str] = []
+    for run in runs:
+        is_long = len(run) > SHORT_RUN
+        parts += [f"{run[0]}-{run[-1]}"] if is_long else list(map(str, run))
+    several = "" if len(parts) == 1 and len(runs[0]) == 1 else "s"
+    shown = ", ".join(parts[:MOST_SHOWN])
+    return f"rank{several} {shown}" + (" and others" if len(parts) > MOST_SHOWN else "")
