@@ -16,6 +16,7 @@ from latecomer.runtime.profile_command import profile
 from latecomer.runtime.selftest.command import selftest
 from latecomer.runtime.simulation.command import simulate
 from latecomer.runtime.telemetry.page.command import watch
+from latecomer.runtime.whatif.command import whatif
 from latecomer.verify.running import Version, run
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ def latecomer(show_version: Version = False) -> None:
       latecomer selftest
       latecomer watch watched/
       latecomer explain dumps/
+      latecomer whatif traces/rank*.json
     """
 
 
@@ -69,7 +71,7 @@ def _keep_line_of(program: str) -> None:
     sys.argv = [f"latecomer {program}", *sys.argv[position + 1 :]]
 
 
-for command in (watch, explain, selftest, simulate, profile, pipeline):
+for command in (watch, explain, whatif, selftest, simulate, profile, pipeline):
     app.command()(command)
 
 
