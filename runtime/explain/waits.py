@@ -144,10 +144,11 @@ class Waits:
 
     def _waits_for(self, rank: int, wait: Wait) -> set[int]:
         operation = wait.operation
-        if wait.missing or wait.through:
+        have_all_come = bool(wait.through) and operation.needs_all
+        if wait.missing or have_all_come:
             return set(wait.missing)
         waits_for: set[int] = set()
-        if operation.peer is None:
+        if operation.peer is None and not wait.through:
             place = (operation.group, operation.sequence)
             for member in operation.group.ranks:
                 stands_at = self._open.get(member)
