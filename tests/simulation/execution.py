@@ -443,7 +443,11 @@ def _problems_after_kill(
     if kill is None or kill.rank not in job.killed_s:
         return []
     problems = []
-    if set(failure.ranks) != {kill.rank}:
+    named = set(failure.ranks)
+    if plan.kind == "optireduce":
+        # One that has closed while it was cut off is as dead to its peer: its goodbye is lost.
+        named -= plan.cut_off - {kill.rank}
+    if named != {kill.rank}:
         text = f"rank {rank} does not name rank {kill.rank}, which alone was killed"
         problems.append(f"{text}: {failure}")
 
