@@ -19,6 +19,7 @@ PAGES = [
     "own-collective.md",
     "read-a-report.md",
     "simulate.md",
+    "whatif.md",
 ]
 OURS = re.compile(
     r"^(?:import|from) latecomer\b.*$"
