@@ -22,6 +22,7 @@ MOST_BYTES = 2**29  # of a file: 2,000 entries with stacks have some 10 MB
 LIBRARY = re.compile(r"(?:site|dist)-packages/|/torch/|^<|\?\?")
 """Files that are not the program's own."""
 PICKLE = b"\x80"  # how a pickle of protocol 2 or later begins
+FIRST_KEYS = (b'"pg_config"', b'"comm_lib_version"', b'"entries"')  # one of them, as JSON
 
 
 class RecordedGroup(msgspec.Struct):
@@ -68,6 +69,11 @@ class Dump(msgspec.Struct):
 class _PlainValues(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, and dumps hold plain values")
+
+
+def is_dump(beginning: bytes) -> bool:
+    """Whether a file may be a dump, by its first bytes."""
+    return beginning.startswith(PICKLE) or any(key in beginning for key in FIRST_KEYS)
 
 
 def read_dump(path: Path) -> Dump:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from latecomer.runtime.explain import ras
-from latecomer.runtime.explain.dumps import PICKLE, read_bytes
+from latecomer.runtime.explain.dumps import is_dump, read_bytes
 from latecomer.runtime.explain.records import Record, read_record
 from latecomer.verify.errors import ArgumentError, FormatError
 
@@ -91,7 +91,7 @@ def _files(paths: Iterable[Path], notices: list[str]) -> Iterator[Path]:
 def _is_known(path: Path) -> bool:
     """Whether a file begins as a dump or a report does."""
     start = _beginning(path)
-    return start.startswith(PICKLE) or b'"pg_config"' in start or ras.is_report(start)
+    return is_dump(start) or ras.is_report(start)
 
 
 def _beginning(path: Path) -> bytes:

@@ -2,12 +2,13 @@
 
 No rank leaves a synchronous collective before the last one has entered it. So on one clock every
 member's end comes after every member's start. What has to be added to rank j's times to have them
-on rank i's clock so lies, for each collective of both, between
+on the clock of rank i so lies, for each collective of both, between
 
     start_i - end_j    and    end_i - start_j
 
-The middle of what all of them leave is taken, and half its width is the uncertainty. Ranks that
-have no collective in common are compared through others, by the way with the least uncertainty.
+The middle of what all of them leave is taken, and half its width is the uncertainty. All ranks of a
+host have one clock. Hosts that have no collective in common are compared through others, by the way
+with the least uncertainty.
 
 Source: Cristian's probabilistic clock synchronization (1989), with collectives in place of
 messages. Limit: clocks that drift apart while they are recorded.
@@ -38,40 +39,45 @@ class Clocks:
         """For people."""
         if math.isinf(self.uncertainty_s):
             return "as they were: nothing is known of their differences"
-        largest_s = max(map(abs, self.shifts_s.values()), default=0.0)
+        if not self.uncertainty_s:
+            return "one host's"
+        largest_s = max(map(abs, self.shifts_s.values()))
         return (
             f"differed by up to {largest_s * 1e3:.3g} ms, aligned within "
             f"{self.uncertainty_s * 1e3:.2g} ms"
         )
 
 
-def align(collectives: Iterable[Spans], ranks: Iterable[int]) -> Clocks:
-    """The clocks of these ranks, as the lowest of them has it."""
-    bounds_s: dict[tuple[int, int], tuple[float, float]] = {}
+def align(collectives: Iterable[Spans], hosts: Mapping[int, str]) -> Clocks:
+    """The clocks of ranks, as the lowest of them has it; ``hosts``: on which each rank was."""
+    lowest = hosts[min(hosts)]
+    bounds_s: dict[tuple[str, str], tuple[float, float]] = {}
     for spans in collectives:
-        first = min(spans)
-        start_s, end_s = spans[first]
-        for rank, (its_start_s, its_end_s) in spans.items():
-            if rank != first:
-                least_s, most_s = bounds_s.get((first, rank), (-math.inf, math.inf))
-                least_s = max(least_s, start_s - its_end_s)
-                most_s = min(most_s, end_s - its_start_s)
-                bounds_s[first, rank] = least_s, most_s
+        starts_s: dict[str, float] = {}  # by host, of its last rank
+        ends_s: dict[str, float] = {}  # of its first
+        for rank, (start_s, end_s) in spans.items():
+            host = hosts[rank]
+            starts_s[host] = max(start_s, starts_s.get(host, -math.inf))
+            ends_s[host] = min(end_s, ends_s.get(host, math.inf))
+        first, *others = starts_s
+        for host in others:
+            least_s, most_s = bounds_s.get((first, host), (-math.inf, math.inf))
+            least_s = max(least_s, starts_s[first] - ends_s[host])
+            most_s = min(most_s, ends_s[first] - starts_s[host])
+            bounds_s[first, host] = least_s, most_s
 
-    graph = nx.Graph()
-    graph.add_nodes_from(ranks)
-    for (first, rank), (least_s, most_s) in bounds_s.items():
+    graph = nx.DiGraph()
+    graph.add_nodes_from(hosts.values())
+    for (first, host), (least_s, most_s) in bounds_s.items():
         width_s = abs(most_s - least_s) / 2  # where they contradict each other: that far
-        graph.add_edge(first, rank, weight=width_s, middle=(least_s + most_s) / 2)
-    lowest = min(graph)
+        middle_s = (least_s + most_s) / 2
+        graph.add_edge(first, host, weight=width_s, shift_s=middle_s)
+        graph.add_edge(host, first, weight=width_s, shift_s=-middle_s)
     ways = nx.single_source_dijkstra_path(graph, lowest)
     shifts_s = dict.fromkeys(graph, 0.0)
     uncertainty_s = 0.0 if len(ways) == len(graph) else math.inf
-    for rank, way in ways.items():
-        width_s = 0.0
-        for one, other in itertools.pairwise(way):
-            edge = graph.edges[one, other]
-            shifts_s[rank] += edge["middle"] if one < other else -edge["middle"]
-            width_s += edge["weight"]
-        uncertainty_s = max(uncertainty_s, width_s)
-    return Clocks(shifts_s, uncertainty_s)
+    for host, way in ways.items():
+        steps = [graph.edges[step] for step in itertools.pairwise(way)]
+        shifts_s[host] = sum(step["shift_s"] for step in steps)
+        uncertainty_s = max(uncertainty_s, sum(step["weight"] for step in steps))
+    return Clocks({rank: shifts_s[host] for rank, host in hosts.items()}, uncertainty_s)

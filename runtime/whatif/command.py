@@ -52,7 +52,7 @@ def whatif(
     Examples:
       latecomer whatif arrivals.json
       latecomer whatif arrivals.json --bytes 2GiB --bandwidth 100Gbit/s
-      latecomer whatif traces/rank*.json --bandwidth 25Gbit/s
+      latecomer whatif traces/ --bytes 25MiB --bandwidth 25Gbit/s
       latecomer whatif watched/ --json
     """
     from latecomer.runtime.whatif.inputs import read_recording

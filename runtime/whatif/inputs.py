@@ -6,8 +6,10 @@ import gzip
 from collections.abc import Sequence
 from pathlib import Path
 
+from latecomer.runtime.explain.dumps import is_dump
 from latecomer.runtime.simulation import arrivals
-from latecomer.runtime.whatif import kineto
+from latecomer.runtime.telemetry.files import files_in
+from latecomer.runtime.whatif import kineto, recorded
 from latecomer.runtime.whatif.operations import Recording, of_arrivals
 from latecomer.verify.errors import ArgumentError, FormatError
 
@@ -17,23 +19,27 @@ PACKED = b"\x1f\x8b"  # how a file of gzip begins
 
 def read_recording(paths: Sequence[Path]) -> Recording:
     """The operations that the files have; a LatecomerError if they have none."""
+    if len(paths) == 1 and paths[0].is_dir() and files_in(paths[0]):
+        return recorded.read_watched(paths[0])
     files = [each for path in paths for each in _files(path)]
-    if kineto.is_trace(_beginning(files[0])):
-        return kineto.read_traces(files)
-    if len(files) > 1:
-        raise ArgumentError("FILE", len(files), "must be one, where it is a file of arrivals")
+    beginnings = {path: _beginning(path) for path in files}
+    traces = [path for path, start in beginnings.items() if kineto.is_trace(start)]
+    if traces:
+        return kineto.read_traces(traces if paths[0].is_dir() else files)
+    dumps = [path for path, start in beginnings.items() if is_dump(start)]
+    if dumps:
+        return recorded.read_dumps(dumps if paths[0].is_dir() else files)
+    if len(files) != 1:
+        requirement = "must be one file of arrivals, or traces, dumps or a watch of several ranks"
+        raise ArgumentError("FILE", f"{len(files)} files", requirement)
     return of_arrivals(arrivals.read(files[0]))
 
 
 def _files(path: Path) -> list[Path]:
-    """The file itself, or the traces in a directory."""
+    """The file itself, or those in a directory."""
     if not path.is_dir():
         return [path]
-    inside = [each for each in sorted(path.iterdir()) if each.is_file()]
-    traces = [each for each in inside if kineto.is_trace(_beginning(each))]
-    if not traces:
-        raise ArgumentError("FILE", str(path), "is a directory in which no file is known")
-    return traces
+    return [each for each in sorted(path.iterdir()) if each.is_file()]
 
 
 def _beginning(path: Path) -> bytes:

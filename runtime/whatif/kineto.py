@@ -73,6 +73,7 @@ class _Distributed(msgspec.Struct):
 class _Trace(msgspec.Struct):
     events: list[_Event] = msgspec.field(name="traceEvents")
     distributed: _Distributed | None = msgspec.field(name="distributedInfo", default=None)
+    host_name: str = ""
 
 
 class Span(NamedTuple):
@@ -90,6 +91,7 @@ class RankTrace:
     """What is kept of a rank's trace."""
 
     rank: int
+    host: str
     spans: list[Span] = field(default_factory=list)  # in their order
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)  # by group
     steps: dict[int, tuple[float, float]] = field(default_factory=dict)  # by number
@@ -138,7 +140,7 @@ def read_trace(path: Path) -> RankTrace:
         rank = int(named[1])
     if rank < 0:
         raise FormatError(str(path), "tells no rank, neither in it nor in its name")
-    trace = RankTrace(rank)
+    trace = RankTrace(rank, raw.host_name or f"host of rank {rank}")
     if raw.distributed is not None:
         for group in raw.distributed.pg_config:
             trace.members[group.pg_name] = _ranks(group.ranks)
@@ -198,7 +200,7 @@ def recording_of(traces: Sequence[RankTrace]) -> Recording:
         for each in matched
         if all(SYNCHRONOUS.search(span.kind) for span in each.values())
     ]
-    clocks = align(synchronous, [trace.rank for trace in traces])
+    clocks = align(synchronous, {trace.rank: trace.host for trace in traces})
     operations = [_operation(each, clocks) for each in matched]
     operations.sort(key=lambda operation: operation.first_s)
     steps = _steps(traces, operations)

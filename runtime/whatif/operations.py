@@ -85,6 +85,7 @@ class Recording:
         steps: of training, in which they were.
         lasted_s: these steps together.
         clocks: what is known of the ranks' clocks.
+        unit: what a step is; "operation" where steps were not recorded.
     """
 
     source: str
@@ -93,6 +94,7 @@ class Recording:
     steps: int
     lasted_s: float
     clocks: str = ""
+    unit: str = "step"
 
     @property
     def step_s(self) -> float:

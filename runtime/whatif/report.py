@@ -97,6 +97,7 @@ class Answer:
             "event": recording.event,
             "clocks": recording.clocks,
             "steps": recording.steps,
+            "step_is": recording.unit,
             "operations": len(recording.operations),
             "ranks": max(operation.size for operation in recording.operations),
             "step_s": recording.step_s,
@@ -141,37 +142,39 @@ def as_text(answer: Answer) -> str:
     rank, share = recording.often_last
     last_ranks = len({operation.last_rank for operation in operations})
     gap_s = statistics.median(operation.gap_s for operation in operations)
+    unit = recording.unit
+    an_unit = "an operation" if unit == "operation" else "a step"
     lines = [
         f"{recording.source}",
-        f"{recording.steps} steps of {ranks} ranks, {_time(recording.step_s)} each; "
+        f"{recording.steps} {unit}s of {ranks} ranks, {_time(recording.step_s)} each; "
         f"arrival: {recording.event}; clocks: {recording.clocks}",
         "",
-        f"A rank waits {_time(recording.wait_s)} a step for the last one, "
+        f"A rank waits {_time(recording.wait_s)} {an_unit} for the last one, "
         f"{_percent(recording.wait_s, recording.step_s)} of it, on average over the ranks.",
-        f"The last one comes {_time(gap_s)} after the last but one (median). {last_ranks} ranks "
-        f"are last at some time, rank {rank} in {share:.0%} of {len(operations)}.",
+        f"The last one comes {_time(gap_s)} after the last but one (median). Of {last_ranks} "
+        f"that are last at some time, rank {rank} is in {share:.0%} of {len(operations)}.",
         "",
     ]
-    lines += [_remedy(each, recording.step_s) for each in answer.remedies]
+    lines += [_remedy(each, recording.step_s, an_unit) for each in answer.remedies]
     if not answer.remedies:
-        lines.append("Who is late costs less than a hundredth of a step.")
-    lines += ["", *_table(answer)]
+        lines.append(f"Who is late costs less than a hundredth of {an_unit}.")
+    lines += ["", *_table(answer, an_unit)]
     for reason, count in answer.rows[-1].reasons.most_common():
         where = f"Nothing in {count} of {len(operations)} at {_case(answer.rows[-1].case)}"
         lines.append(f"{where}: {REASONS[reason]}.")
     return "\n".join(lines)
 
 
-def _remedy(remedy: Remedy, step_s: float) -> str:
+def _remedy(remedy: Remedy, step_s: float, an_unit: str) -> str:
     whose = "latecomer does it" if remedy.by_latecomer else "not by latecomer"
-    saves = f"{_time(remedy.saves_s)} a step, {_percent(remedy.saves_s, step_s)} of it"
+    saves = f"{_time(remedy.saves_s)} {an_unit}, {_percent(remedy.saves_s, step_s)} of it"
     return f"At most {saves}: {remedy.text} ({whose})."
 
 
-def _table(answer: Answer) -> list[str]:
+def _table(answer: Answer, an_unit: str) -> list[str]:
     step_s = answer.recording.step_s
     lines = [
-        "What an all-reduce of these ranks could save of a step:",
+        f"What an all-reduce of these ranks could save of {an_unit}:",
         "",
         "buffer and link             native    ceiling  |  now               overlapped  limit",
     ]

@@ -40,7 +40,7 @@ def latecomer(show_version: Version = False) -> None:
       latecomer selftest
       latecomer watch watched/
       latecomer explain dumps/
-      latecomer whatif traces/rank*.json
+      latecomer whatif traces/
     """
 
 

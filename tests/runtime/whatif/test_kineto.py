@@ -50,6 +50,31 @@ def test_clocks_are_known_as_well_as_the_last_ranks_take(tmp_path):
     assert recording.clocks == "differed by up to 700 ms, aligned within 3 ms"
 
 
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_ranks_of_a_host_have_one_clock(tmp_path_factory, seed):
+    """So the arrivals of ranks of which none is ever last are known, too."""
+    recorded = job(seed, ranks=6)
+    for arrivals_s in recorded.arrivals_s:
+        arrivals_s[5] = 0.3
+    dice = random.Random(seed)
+    ahead_s = [dice.uniform(-1, 1)] * 3 + [dice.uniform(-1, 1)] * 3
+    traces = [
+        trace(recorded, rank, clock_s=ahead_s[rank], host=f"node{rank // 3}") for rank in range(6)
+    ]
+    recording = read_traces(write(tmp_path_factory.mktemp("traces"), traces))
+    for operation, arrivals_s in zip(recording.operations, recorded.arrivals_s, strict=True):
+        for host in (slice(0, 3), slice(3, 6)):
+            first_s, *others_s = operation.arrivals_s[host]
+            true_first_s, *true_others_s = arrivals_s[host]
+            found_s = [other_s - first_s for other_s in others_s]
+            true_s = [other_s - true_first_s for other_s in true_others_s]
+            assert found_s == pytest.approx(true_s, abs=1e-6)
+
+    alone = [trace(recorded, rank, host="node0") for rank in range(6)]
+    assert read_traces(write(tmp_path_factory.mktemp("traces"), alone)).clocks == "one host's"
+
+
 def test_a_directory_is_as_good_as_its_files(tmp_path):
     recorded = job(seed=1, ranks=3)
     write(tmp_path, [trace(recorded, rank) for rank in range(3)])

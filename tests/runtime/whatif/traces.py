@@ -33,7 +33,7 @@ def job(seed, ranks, steps=5):
     return Job([[dice.uniform(0, 0.2) for _ in range(ranks)] for _ in range(steps)])
 
 
-def trace(job, rank, *, clock_s=0.0, library="nccl", ranks_told=True):
+def trace(job, rank, *, clock_s=0.0, library="nccl", ranks_told=True, host=""):
     """The trace of one rank, whose clock is ahead by so much."""
     events = []
     for step, arrivals_s in enumerate(job.arrivals_s):
@@ -62,7 +62,8 @@ def trace(job, rank, *, clock_s=0.0, library="nccl", ranks_told=True):
     group = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": job.ranks}
     told = {"backend": library, "rank": rank, "world_size": job.ranks}
     told["pg_config"] = [group | {"ranks": list(range(job.ranks))}] if ranks_told else []
-    return {"schemaVersion": 1, "distributedInfo": told, "traceEvents": events}
+    content = {"schemaVersion": 1, "distributedInfo": told, "traceEvents": events}
+    return content | ({"host_name": host} if host else {})
 
 
 def write(folder: Path, traces, *, packed=False):
