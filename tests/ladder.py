@@ -51,12 +51,14 @@ DOORS_TO_SYNTH = {
     "runtime.policy.candidates": "a mode's candidates, and what they cost",
     "runtime.simulation.command": "quantities as people type them",
     "runtime.simulation.report": "and as they are printed",
+    "runtime.whatif.command": "quantities as people type them",
     "runtime.selftest": "the self-test runs schedules of all kinds",
 }
 """What of ``runtime`` imports ``synth``, and why; all else executes what is handed in."""
 
 RUNGS_OF_RUNTIME = (
     ("__init__",),
+    ("whatif",),
     ("explain", "pipeline_command", "profile_command", "simulation"),
     ("selftest",),
     ("backend", "ddp", "pipeline"),
