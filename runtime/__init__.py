@@ -25,6 +25,7 @@ __all__ = [
     "configure",
     "ddp",
     "load",
+    "serve_dumps",
     "watch",
 ]
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING or not _is_command():
     from latecomer.runtime.config import configure
     from latecomer.runtime.executor.executor import Executor
     from latecomer.runtime.executor.load import Verified, load
+    from latecomer.runtime.explain.serving import serve_dumps
     from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
     from latecomer.runtime.telemetry.session import Watch, watch
     from latecomer.runtime.work import AllReduceWork as Operation
@@ -64,6 +66,7 @@ else:
         "Watch": "latecomer.runtime.telemetry.session",
         "configure": "latecomer.runtime.config",
         "load": "latecomer.runtime.executor.load",
+        "serve_dumps": "latecomer.runtime.explain.serving",
         "watch": "latecomer.runtime.telemetry.session",
     }
 

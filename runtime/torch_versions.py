@@ -8,6 +8,8 @@ version; ``docs/reference/torch-versions.md`` says with which versions the tests
 |---|---|---|---|---|
 | c10d types of ``torch._C`` | there | there | there | no public module has all |
 | ``_world.pg_map``: :func:`store_of` | there | there | there | no public way to that store |
+| ``_world.pg_group_ranks``: :func:`ranks_of_groups` | there | there | there | not in Gloo's dumps |
+| ``_WorkerServer``: :func:`worker_server` | there | there | there | no public way to it |
 | ``DDP._comm_hooks``: :func:`hooks_of` | there | there | there | a second one is refused in C++ |
 | ``Store.clone``: :func:`own_connection` | there | there | there | its stub lacks it |
 | ``_sleep``: :func:`occupy_gpu` | there | there | there | no public way to be late on a GPU |
@@ -83,6 +85,24 @@ def store_of(group: dist.ProcessGroup | None) -> Store:
         ValueError: ``group`` is None and ``init_process_group`` was not called.
     """
     return _world.pg_map[_get_default_group() if group is None else group][1]
+
+
+def ranks_of_groups() -> dict[str, list[int]]:
+    """By name, the ranks of each process group that this rank is in, in their order."""
+    groups = dict(_world.pg_group_ranks)  # another thread may be making one
+    return {
+        group.group_name: sorted(places, key=places.__getitem__) for group, places in groups.items()
+    }
+
+
+def worker_server(address: str) -> Any:
+    """A server of torch's, on a thread of C++, that answers while the interpreter is held.
+
+    It has a ``port``, and a ``shutdown()``; its handlers are those of ``torch.distributed.debug``.
+    """
+    from torch._C._distributed_c10d import _WorkerServer
+
+    return _WorkerServer(address, 0)
 
 
 def hooks_of(model: torch.nn.parallel.DistributedDataParallel) -> list[Any]:

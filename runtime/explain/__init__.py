@@ -10,4 +10,8 @@ verdicts   what follows from dumps: kinds, culprits, a witness
 ras        a report of NCCL's RAS
 launches   what follows from reports
 findings   what follows from all of it
+
+serving    a rank that gives out its dump on demand
+served     the file in which it says where
+fetching   the command that asks all ranks
 """

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from latecomer.runtime import Watch as Watch
     from latecomer.runtime import configure as configure
     from latecomer.runtime import load as load
+    from latecomer.runtime import serve_dumps as serve_dumps
     from latecomer.runtime import watch as watch
 
     __version__: str
@@ -40,6 +41,7 @@ _OF_RUNTIME = (
     "Watch",
     "configure",
     "load",
+    "serve_dumps",
     "watch",
 )
 

@@ -11,6 +11,7 @@ import sys
 import typer
 
 from latecomer.runtime.explain.command import explain
+from latecomer.runtime.explain.fetching import dump
 from latecomer.runtime.pipeline_command import pipeline
 from latecomer.runtime.profile_command import profile
 from latecomer.runtime.selftest.command import selftest
@@ -71,7 +72,7 @@ def _keep_line_of(program: str) -> None:
     sys.argv = [f"latecomer {program}", *sys.argv[position + 1 :]]
 
 
-for command in (watch, explain, whatif, selftest, simulate, profile, pipeline):
+for command in (watch, dump, explain, whatif, selftest, simulate, profile, pipeline):
     app.command()(command)
 
 
