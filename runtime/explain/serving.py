@@ -101,6 +101,16 @@ def serve_dumps(directory: str | os.PathLike[str], *, everywhere: bool | None = 
     Raises:
         ArgumentError: there is no process group yet, or the directory cannot be written to.
         RankFailure: another rank has not called it within :data:`TOGETHER_S`.
+
+    Examples:
+        >>> import torch.distributed as dist
+        >>> from latecomer import serve_dumps
+        >>> dist.init_process_group("gloo")
+        >>> server = serve_dumps("servers")  # a DumpServer, until the program ends
+        >>> server.path.name == f"rank{dist.get_rank()}.server"
+        True
+        >>> server.close()
+        >>> dist.destroy_process_group()
     """
     if not dist.is_initialized():
         raise ArgumentError("serve_dumps", None, "must be called after init_process_group()")
