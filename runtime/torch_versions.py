@@ -91,7 +91,9 @@ def ranks_of_groups() -> dict[str, list[int]]:
     """By name, the ranks of each process group that this rank is in, in their order."""
     groups = dict(_world.pg_group_ranks)  # another thread may be making one
     return {
-        group.group_name: sorted(places, key=places.__getitem__) for group, places in groups.items()
+        group.group_name: sorted(places, key=places.__getitem__)
+        for group, places in groups.items()
+        if isinstance(group, dist.ProcessGroup)  # else a mark for groups without this rank
     }
 
 

@@ -77,7 +77,8 @@ def test_two_jobs_at_the_same_moment(name, tmp_path):
 
 
 EXPORTED = """
-AllReduceDispatcher BACKEND Executor Observer Operation Verified Watch configure ddp load watch
+AllReduceDispatcher BACKEND Executor Observer Operation Verified Watch configure ddp load
+serve_dumps watch
 """
 IMPORT = """
 import sys, latecomer.runtime
