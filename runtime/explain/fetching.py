@@ -103,8 +103,8 @@ def with_members(dump: dict[str, Any], groups: Mapping[str, Sequence[int]]) -> d
     """The dump with the ranks of its groups, which Gloo's recorder leaves out."""
     config = dump.get("pg_config") or {}
     has_members = any(
-        isinstance(group, dict) and group.get("ranks") not in (None, "", "[]", [])
-        for group in config.values()
+        name and isinstance(group, dict) and group.get("ranks") not in (None, "", "[]", [])
+        for name, group in config.items()  # Gloo's recorder has one without a name
     )
     if has_members:
         return dump

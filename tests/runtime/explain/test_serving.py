@@ -116,6 +116,8 @@ def test_members_are_added_only_where_they_are_missing():
     groups = {"0": [0, 1], "3": [1]}
     of_gloo = with_members({"pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}}}, groups)
     assert {name: group["ranks"] for name, group in of_gloo["pg_config"].items()} == groups
+    newer = with_members({"pg_config": {"": {"name": "", "desc": "", "ranks": "[0, 1]"}}}, groups)
+    assert newer == of_gloo
     of_nccl = {"pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}}
     assert with_members(of_nccl, groups) == of_nccl
     assert msgspec.json.decode(msgspec.json.encode(of_gloo)) == of_gloo
