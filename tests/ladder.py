@@ -52,6 +52,7 @@ DOORS_TO_SYNTH = {
     "runtime.simulation.command": "quantities as people type them",
     "runtime.simulation.report": "and as they are printed",
     "runtime.whatif.command": "quantities as people type them",
+    "runtime.whatif.report": "and as they are printed",
     "runtime.selftest": "the self-test runs schedules of all kinds",
 }
 """What of ``runtime`` imports ``synth``, and why; all else executes what is handed in."""

@@ -1,4 +1,8 @@
-"""``latecomer explain``: which rank holds up a job, and why, from what its ranks have left."""
+"""``latecomer explain``: which rank holds up a job, and why; ``latecomer dump``: for what to ask.
+
+What reads, asks and decides is imported by the command that does so: all commands are known at the
+start of every one.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-
-from latecomer.runtime.explain.sources import read_sources
 
 if TYPE_CHECKING:
     from latecomer.runtime.explain.verdicts import Verdict
@@ -53,7 +55,8 @@ def explain(
       latecomer explain dumps/nccl_trace_rank_* --world-size 16
       latecomer explain dumps/ --json
     """
-    from latecomer.runtime.explain.findings import findings  # loads networkx
+    from latecomer.runtime.explain.findings import findings
+    from latecomer.runtime.explain.sources import read_sources
 
     sources = read_sources(paths, processes=os.cpu_count() or 1)
     for notice in sources.notices:
@@ -79,3 +82,46 @@ def as_text(verdict: Verdict) -> str:
     if verdict.waiting:
         lines.append(f"  {verdict.waiting} other(s) wait for that")
     return "\n".join([*lines, *(f"    {line}" for line in verdict.witness)])
+
+
+def dump(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="That of latecomer.serve_dumps(DIR).")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the dumps go.")] = Path(
+        "dumps"
+    ),
+    timeout: Annotated[
+        float, typer.Option(help="Seconds for each rank.", min=0.1, max=3600)
+    ] = 10.0,
+) -> None:
+    """Ask all ranks of a running job for their Flight Recorders' dumps; it need not go on for that.
+
+    Exit code 0: all have answered; 1: some have not, and are named; 2: there is nothing to ask.
+
+    \b
+    Examples:
+      latecomer dump servers/
+      latecomer dump servers/ -o dumps && latecomer explain dumps/
+    """
+    from latecomer.runtime.explain.fetching import ask_all, read_files
+
+    served = list(read_files(directory))
+    world_size = served[0].world_size
+    answers = ask_all(served, timeout)
+    output.mkdir(parents=True, exist_ok=True)
+    for answer in answers:
+        rank = answer.served.rank
+        if answer.problem:
+            where = f"process {answer.served.process} on {answer.served.host}"
+            print(f"rank {rank} ({where}): {answer.problem}", file=sys.stderr)
+        else:
+            path = output / f"rank_{rank}.json"
+            path.write_bytes(msgspec.json.encode(answer.dump))
+    absent = set(range(world_size)) - {each.rank for each in served}
+    for rank in sorted(absent):
+        print(f"rank {rank}: has no file in {directory}", file=sys.stderr)
+    answered = sum(not answer.problem for answer in answers)
+    print(f"{answered} of {world_size} ranks answered: {output}")
+    print(f"latecomer explain {output} --world-size {world_size}")
+    sys.exit(int(answered < world_size))

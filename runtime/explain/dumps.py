@@ -8,6 +8,7 @@ whose list is empty is absent.
 
 from __future__ import annotations
 
+import ast
 import io
 import pickle
 import re
@@ -99,14 +100,30 @@ def read_dump(path: Path) -> Dump:
     return dump
 
 
-def read_bytes(path: Path) -> bytes:
-    """What is in a file; FormatError if it cannot be read, or is too large to be one of ours."""
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """What is in a file; FormatError if it cannot be read, or has more bytes than one may."""
+    most = MOST_BYTES if most is None else most
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise FormatError(str(path), f"is larger than {MOST_BYTES // 2**20} MiB")
+        if path.stat().st_size > most:
+            raise FormatError(str(path), f"is larger than {most // 2**20} MiB")
         return path.read_bytes()
     except OSError as error:
         raise FormatError(str(path), f"cannot be read: {error.strerror}") from None
+
+
+def ranks_of(told: Any) -> tuple[int, ...]:
+    """A group's ranks, from a list or the text of one; none where that is shortened, or is neither.
+
+    Recorders and profilers write them so.
+    """
+    if isinstance(told, str):
+        try:
+            told = ast.literal_eval(told or "[]")
+        except (SyntaxError, ValueError):
+            return ()
+    if not isinstance(told, list | tuple) or not all(isinstance(rank, int) for rank in told):
+        return ()
+    return tuple(sorted(told))
 
 
 def _where(frames: Any) -> str:

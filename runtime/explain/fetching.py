@@ -1,24 +1,22 @@
-"""``latecomer dump``: the dumps of a running job's ranks, asked for while it hangs."""
+"""The dumps of a running job's ranks, asked for while it hangs: see ``latecomer dump``."""
 
 from __future__ import annotations
 
 import http.client
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-import typer
 
 from latecomer.runtime.explain.served import SUFFIX, RankFile
 from latecomer.verify.errors import ArgumentError
 
-HANDLER = "handler/fr_trace_json"
 AT_A_TIME = 64  # ranks that are asked
+HANDLER = "handler/fr_trace_json"
 
 
 class Answer(NamedTuple):
@@ -27,49 +25,6 @@ class Answer(NamedTuple):
     served: RankFile
     dump: dict[str, Any]
     problem: str
-
-
-def dump(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="That of latecomer.serve_dumps(DIR).")
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the dumps go.")] = Path(
-        "dumps"
-    ),
-    timeout: Annotated[
-        float, typer.Option(help="Seconds for each rank.", min=0.1, max=3600)
-    ] = 10.0,
-) -> None:
-    """Ask all ranks of a running job for their Flight Recorders' dumps; it need not go on for that.
-
-    Exit code 0: all have answered; 1: some have not, and are named; 2: there is nothing to ask.
-
-    \b
-    Examples:
-      latecomer dump servers/
-      latecomer dump servers/ -o dumps && latecomer explain dumps/
-    """
-    served = list(read_files(directory))
-    world_size = served[0].world_size
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
-        answers = list(pool.map(lambda each: ask(each, timeout), served))
-    output.mkdir(parents=True, exist_ok=True)
-    for answer in answers:
-        where = (
-            f"rank {answer.served.rank} (process {answer.served.process} on {answer.served.host})"
-        )
-        if answer.problem:
-            print(f"{where}: {answer.problem}", file=sys.stderr)
-        else:
-            path = output / f"rank_{answer.served.rank}.json"
-            path.write_bytes(msgspec.json.encode(answer.dump))
-    absent = sorted(set(range(world_size)) - {each.rank for each in served})
-    for rank in absent:
-        print(f"rank {rank}: has no file in {directory}", file=sys.stderr)
-    answered = sum(not answer.problem for answer in answers)
-    print(f"{answered} of {world_size} ranks answered: {output}")
-    print(f"latecomer explain {output} --world-size {world_size}")
-    sys.exit(int(answered < world_size))
 
 
 def read_files(directory: Path) -> Iterator[RankFile]:
@@ -83,6 +38,12 @@ def read_files(directory: Path) -> Iterator[RankFile]:
             yield msgspec.json.decode(path.read_bytes(), type=RankFile)
         except (OSError, msgspec.DecodeError) as error:
             raise ArgumentError("DIR", str(path), f"is no rank's file ({error})") from None
+
+
+def ask_all(served: Sequence[RankFile], timeout_s: float) -> list[Answer]:
+    """What each of them answers within so long."""
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        return list(pool.map(lambda each: ask(each, timeout_s), served))
 
 
 def ask(served: RankFile, timeout_s: float) -> Answer:

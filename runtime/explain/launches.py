@@ -29,7 +29,8 @@ LOST: tuple[tuple[Lost, Kind, str], ...] = (
 )
 PARTIAL = "the text does not tell who has launched what in all communicators; ncclras -f json does"
 ONCE = "seen once: if the job goes on they are only late, which a second report would tell"
-Place = tuple[object, ...]
+Rank = tuple[object, ...]
+"""What a rank of the job is known by: its place, or its number in one communicator."""
 Launched = tuple[tuple[str, int], ...]
 
 
@@ -43,7 +44,7 @@ class _Reading:
         self.before = before
         self.now = now
         communicators = sorted(now.communicators.values(), key=lambda each: -each.size)
-        self.members: dict[Place, list[tuple[Communicator, Member]]] = defaultdict(list)
+        self.members: dict[Rank, list[tuple[Communicator, Member]]] = defaultdict(list)
         for communicator in communicators:
             for member in communicator.members.values():
                 self.members[_place(communicator, member)].append((communicator, member))
@@ -52,8 +53,7 @@ class _Reading:
         found = [verdict for each in self._communicators() for verdict in self._mismatch(each)]
         found += self._errors()
         found += self._lost()
-        is_explained = bool(found)
-        if not is_explained:
+        if not found:
             found += self._behind()
         return found or [self._nothing()]
 
@@ -85,19 +85,19 @@ class _Reading:
 
     def _errors(self) -> Iterator[Verdict]:
         """Ranks that report errors of their own; those of others only if there are no such."""
-        reported = {
-            place: member.error
-            for place, here in self.members.items()
-            for _, member in here
-            if member.error
-        }
-        own = {place: text for place, text in reported.items() if "of its own" in text}
+        own: dict[Rank, str] = {}
+        of_others: dict[Rank, str] = {}
+        for place, here in self.members.items():
+            for _, member in here:
+                if member.error:
+                    line = f"{self._called(place)} reports {member.error}"
+                    reported = own if member.is_own_error else of_others
+                    reported[place] = line
         if own:
-            lines = [f"{self._called(place)} reports {text}" for place, text in own.items()]
-            yield from self._verdicts("stuck", list(own), lines)
-        elif reported:
-            lines = [f"{self._called(place)} reports {text}" for place, text in reported.items()]
-            yield Verdict("nodump", (), witness=(*lines, "nobody reports an error of its own"))
+            yield from self._verdicts("stuck", list(own), list(own.values()))
+        elif of_others:
+            lines = [*of_others.values(), "nobody reports an error of its own"]
+            yield Verdict("nodump", (), witness=tuple(lines))
 
     def _lost(self) -> Iterator[Verdict]:
         """Ranks that do not answer RAS."""
@@ -114,28 +114,29 @@ class _Reading:
     def _behind(self) -> Iterator[Verdict]:
         graph = self._waits()
         condensed = nx.condensation(graph)
-        ends: set[Place] = set()
+        ends: set[Rank] = set()
+        circles: list[list[Rank]] = []
         for number, members in condensed.nodes(data="members"):
             if condensed.out_degree(number):
                 continue
             if len(members) > 1:
-                lines = [self._step(graph, place) for place in sorted(members, key=self._number)]
-                yield from self._verdicts("cycle", list(members), lines)
+                circles.append(sorted(members, key=self._number))
             else:
                 ends |= members
         if not self._is_decidable():
             lines = [f"{self._called(place)} is behind" for place in sorted(ends, key=self._number)]
             yield Verdict("nodump", (), witness=(*lines, PARTIAL))
             return
+        for circle in circles:
+            yield from self._verdicts("cycle", circle, [self._step(graph, each) for each in circle])
         if not ends:
             return
-        going = self._went_on(ends)
         lines = [self._step(graph, place) for place in self._witnesses(graph, ends)]
         ordered = sorted(ends, key=self._number)
         if 2 * len(ends) > len(graph):
             lines.append("most are there: RAS does not tell who of them holds up the others")
             yield Verdict("hung", (), witness=tuple(lines))
-        elif going:
+        elif self._went_on(ends):
             lines.append(f"{self._ranks(ordered)} went on since the first report")
             yield from self._verdicts("slow", ordered, lines)
         else:
@@ -160,7 +161,7 @@ class _Reading:
         """From ranks that have launched more to those that have launched less."""
         graph = nx.DiGraph()
         for communicator in self._communicators():
-            levels: dict[int, list[Place]] = defaultdict(list)
+            levels: dict[int, list[Rank]] = defaultdict(list)
             for rank, total in _totals(communicator).items():
                 levels[total].append(_place(communicator, communicator.members[rank]))
             if len(levels) < 2:
@@ -174,12 +175,12 @@ class _Reading:
                 )
         return graph
 
-    def _witnesses(self, graph: nx.DiGraph, ends: set[Place]) -> list[Place]:
+    def _witnesses(self, graph: nx.DiGraph, ends: set[Rank]) -> list[Rank]:
         """Of those that wait, one for each of the ends."""
         waiting = {min(graph.predecessors(end), key=self._number) for end in ends}
         return sorted(waiting, key=self._number)
 
-    def _step(self, graph: nx.DiGraph, place: Place) -> str:
+    def _step(self, graph: nx.DiGraph, place: Rank) -> str:
         awaited = sorted(graph.successors(place), key=self._number)
         for communicator, member in self.members[place]:
             here = {_place(communicator, each): each for each in communicator.members.values()}
@@ -199,7 +200,7 @@ class _Reading:
                     )
         return f"{self._called(place)} waits for {self._ranks(awaited)}"
 
-    def _went_on(self, places: set[Place]) -> bool:
+    def _went_on(self, places: set[Rank]) -> bool:
         """Whether one of them has launched something since the first report."""
         if self.before is None:
             return False
@@ -221,10 +222,10 @@ class _Reading:
         return Verdict("ok", (), witness=(said, more))
 
     def _verdicts(
-        self, kind: Kind, places: Sequence[Place], lines: Sequence[str], waiting: int = 0
+        self, kind: Kind, places: Sequence[Rank], lines: Sequence[str], waiting: int = 0
     ) -> Iterator[Verdict]:
         """One for each communicator in which culprits have their numbers: the largest of each."""
-        by_communicator: dict[str, list[Place]] = defaultdict(list)
+        by_communicator: dict[str, list[Rank]] = defaultdict(list)
         for place in places:
             by_communicator[self.members[place][0][0].name].append(place)
         for name, here in by_communicator.items():
@@ -239,13 +240,13 @@ class _Reading:
                 witness=(*lines, of),
             )
 
-    def _number(self, place: Place) -> int:
+    def _number(self, place: Rank) -> int:
         return self.members[place][0][1].rank
 
-    def _ranks(self, places: Sequence[Place]) -> str:
+    def _ranks(self, places: Sequence[Rank]) -> str:
         return names(self._number(place) for place in places)
 
-    def _called(self, place: Place) -> str:
+    def _called(self, place: Rank) -> str:
         _, member = self.members[place][0]
         where = member.place
         if where is None:
@@ -253,7 +254,7 @@ class _Reading:
         return f"rank {member.rank} (process {where.process} on {where.host}, GPU {where.gpu})"
 
 
-def _place(communicator: Communicator, member: Member) -> Place:
+def _place(communicator: Communicator, member: Member) -> Rank:
     """By what a rank is known in all communicators; where RAS has lost that, in this one."""
     return member.place or (communicator.name, member.rank)
 

@@ -49,6 +49,7 @@ class Member:
     launched: dict[str, int] | None = None  # collectives by kind; None: not known
     lost: Lost = ""
     error: str = ""
+    is_own_error: bool = False  # not only that of another rank
 
 
 @dataclass
@@ -133,6 +134,7 @@ def _from_json(data: bytes, name: str) -> Report:
             member.place = _place(rank)
             member.launched = rank.collective_counts
             member.error = _error(rank.status)
+            member.is_own_error = rank.status.async_error != REMOTE
         for rank in each.missing_ranks:
             member = communicator.member(rank.rank)
             member.place = _place(rank)
@@ -216,7 +218,8 @@ def _read_section(communicator: Communicator, section: str, lines: list[str]) ->
             if section == "INCOMPLETE":
                 member.lost = "missing"
             elif section == "ERROR" and what.startswith("reported"):
-                where = "of another rank" if "remote" in what else "of its own"
+                member.is_own_error = "remote" not in what
+                where = "of its own" if member.is_own_error else "of another rank"
                 member.error = f"an error {where}, {what.removeprefix('reported ')}"
             elif kind and (launched := LAUNCHED.search(what)):
                 counts[kind][member.rank] = int(launched[1] or 0)

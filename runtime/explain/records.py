@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from latecomer.runtime.explain.dumps import Dump, Entry, read_dump
+from latecomer.runtime.explain.dumps import Dump, Entry, ranks_of, read_dump
 
 ANY_SIZES = re.compile(r"all_to_all|_v$|coalesced")
 """Operations whose sizes may differ from rank to rank."""
@@ -48,7 +47,7 @@ class Record:
         self.configured = {
             name: ranks
             for name, group in dump.pg_config.items()
-            if name and (ranks := _ranks(group.ranks))
+            if name and (ranks := ranks_of(group.ranks))
         }
         self.groups: dict[tuple[str, str], int] = {}
         self.noted: list[Noted] = []
@@ -88,19 +87,6 @@ class Record:
 def read_record(path: Path) -> Record:
     """What is kept of the dump in a file; FormatError if it is none."""
     return Record(read_dump(path))
-
-
-def _ranks(text: str | list[int]) -> tuple[int, ...]:
-    """As NCCL's recorder writes them: a list, or the text of one."""
-    ranks: object = text
-    if isinstance(text, str):
-        try:
-            ranks = ast.literal_eval(text or "[]")
-        except (SyntaxError, ValueError):
-            return ()
-    if not isinstance(ranks, list | tuple):
-        return ()
-    return tuple(sorted(rank for rank in ranks if isinstance(rank, int)))
 
 
 def _group_size(entry: Entry) -> int:

@@ -53,7 +53,7 @@ def read_sources(paths: Iterable[Path], processes: int = 1) -> Sources:
     sources = Sources()
     dumps: list[Path] = []
     for path in _files(paths, sources.notices):
-        if ras.is_report(_beginning(path)):
+        if ras.is_report(beginning(path)):
             sources.reports.append(ras.parse(read_bytes(path), str(path)))
         else:
             dumps.append(path)
@@ -90,11 +90,12 @@ def _files(paths: Iterable[Path], notices: list[str]) -> Iterator[Path]:
 
 def _is_known(path: Path) -> bool:
     """Whether a file begins as a dump or a report does."""
-    start = _beginning(path)
+    start = beginning(path)
     return is_dump(start) or ras.is_report(start)
 
 
-def _beginning(path: Path) -> bytes:
+def beginning(path: Path) -> bytes:
+    """The first bytes of a file, by which its kind is known; FormatError if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(LOOKED_AT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from latecomer.runtime.simulation.comparison import Comparison, ModeResult
 from latecomer.synth.units import format_bandwidth, format_bytes, format_seconds
 from latecomer.verify.report.svg import page, words
@@ -24,15 +26,21 @@ def as_text(comparison: Comparison) -> str:
     """The table, and the sentences."""
     rows: list[tuple[str, ...]] = [HEADER]
     rows += [_row(comparison, result) for result in comparison.results]
+    lines = [_title(comparison), "", *in_columns(rows)]
+    return "\n".join([*lines, "", *_sentences(comparison)])
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line for each row, of which the first cell is at the left and the last as long as it is."""
     widths = []
-    for column in range(len(HEADER) - 1):  # the last is as long as it is
+    for column in range(len(rows[0]) - 1):
         widths.append(max(len(row[column]) for row in rows))
-    lines = [_title(comparison), ""]
+    lines = []
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=False)]
         cells[0] = row[0].ljust(widths[0])
         lines.append("  ".join([*cells, row[-1]]))
-    return "\n".join([*lines, "", *_sentences(comparison)])
+    return lines
 
 
 def _title(comparison: Comparison) -> str:

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from latecomer.runtime.explain.dumps import is_dump
+from latecomer.runtime.explain.sources import LOOKED_AT, beginning
 from latecomer.runtime.simulation import arrivals
 from latecomer.runtime.telemetry.files import files_in
 from latecomer.runtime.whatif import kineto, recorded
+from latecomer.runtime.whatif.kineto import PACKED
 from latecomer.runtime.whatif.operations import Recording, of_arrivals
 from latecomer.verify.errors import ArgumentError, FormatError
-
-LOOKED_AT = 4096  # bytes at the beginning of a file, by which it is known
-PACKED = b"\x1f\x8b"  # how a file of gzip begins
 
 
 def read_recording(paths: Sequence[Path]) -> Recording:
@@ -43,12 +42,12 @@ def _files(path: Path) -> list[Path]:
 
 
 def _beginning(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            start = file.read(LOOKED_AT)
-        if start.startswith(PACKED):
-            with gzip.open(path) as packed:
-                return packed.read(LOOKED_AT)
+    """The first bytes of what is in a file, packed or not."""
+    start = beginning(path)
+    if not start.startswith(PACKED):
         return start
+    try:
+        with gzip.open(path) as packed:
+            return packed.read(LOOKED_AT)
     except (OSError, EOFError) as error:
         raise FormatError(str(path), f"cannot be read: {error}") from None

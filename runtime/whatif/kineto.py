@@ -10,10 +10,9 @@ Source: ``torch/csrc/distributed/c10d/ParamCommsUtils.hpp`` and Kineto's chrome 
 
 from __future__ import annotations
 
-import ast
 import gzip
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,27 +20,24 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from latecomer.runtime.explain.dumps import ranks_of, read_bytes
+from latecomer.runtime.explain.sources import RANK
 from latecomer.runtime.whatif.clocks import Clocks, align
-from latecomer.runtime.whatif.operations import ALL_REDUCE, Operation, Recording
+from latecomer.runtime.whatif.operations import BYTES_OF, Operation, Recording, kind_of
 from latecomer.verify.errors import ArgumentError, FormatError
 
-MOST_BYTES = 2**31
-RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d+)", re.IGNORECASE)
+MOST_BYTES = 2**31  # of a trace, packed or not
+PACKED = b"\x1f\x8b"  # how a file of gzip begins
 STEP = re.compile(r"ProfilerStep#(\d+)")
 KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)")
 GLOO = re.compile(r"gloo:(\w+)")
-ALL_REDUCES = re.compile(r"^_?all_?reduce(?!.*sparse)", re.IGNORECASE)
 SYNCHRONOUS = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.I)
 """Collectives that no rank leaves before all have come."""
-BYTES_OF = {
-    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4,
-    "Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16,
-}  # fmt: skip
 NCCL_EVENT = "start of NCCL's kernel on the device"
 GLOO_EVENT = "start of the operation on Gloo's thread"
 
 
-class _Arguments(msgspec.Struct, rename=None):
+class _Arguments(msgspec.Struct):
     collective: str = msgspec.field(name="Collective name", default="")
     elements_in: int = msgspec.field(name="In msg nelems", default=0)
     elements_out: int = msgspec.field(name="Out msg nelems", default=0)
@@ -123,9 +119,9 @@ def read_traces(paths: Sequence[Path]) -> Recording:
 
 def read_trace(path: Path) -> RankTrace:
     """The collectives in one rank's trace; FormatError if it is none."""
+    data = read_bytes(path, MOST_BYTES)
     try:
-        data = path.read_bytes()
-        if data.startswith(b"\x1f\x8b"):
+        if data.startswith(PACKED):
             data = gzip.decompress(data)
     except (OSError, EOFError) as error:
         raise FormatError(str(path), f"cannot be read: {error}") from None
@@ -134,7 +130,7 @@ def read_trace(path: Path) -> RankTrace:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FormatError(str(path), f"is no trace of torch's profiler: {error}") from None
 
-    named = RANK_IN_NAME.search(path.name)
+    named = RANK.search(path.name)
     rank = raw.distributed.rank if raw.distributed is not None else -1
     if rank < 0 and named is not None:
         rank = int(named[1])
@@ -143,7 +139,7 @@ def read_trace(path: Path) -> RankTrace:
     trace = RankTrace(rank, raw.host_name or f"host of rank {rank}")
     if raw.distributed is not None:
         for group in raw.distributed.pg_config:
-            trace.members[group.pg_name] = _ranks(group.ranks)
+            trace.members[group.pg_name] = ranks_of(group.ranks)
     for event in raw.events:
         _take(event, trace)
     trace.spans.sort()
@@ -172,21 +168,9 @@ def _take(event: _Event, trace: RankTrace) -> None:
         )
         trace.spans.append(span)
         if given.group and not trace.members.get(given.group):
-            trace.members[given.group] = _ranks(given.ranks)
+            trace.members[given.group] = ranks_of(given.ranks)
     elif gloo := GLOO.match(event.name):
         trace.spans.append(Span(begin_s, end_s, gloo[1], nbytes=0, group=""))
-
-
-def _ranks(told: Any) -> tuple[int, ...]:
-    """A group's ranks; none where the trace has shortened them."""
-    if isinstance(told, str):
-        try:
-            told = ast.literal_eval(told)
-        except (SyntaxError, ValueError):
-            return ()
-    if not isinstance(told, list) or not all(isinstance(rank, int) for rank in told):
-        return ()
-    return tuple(sorted(told))
 
 
 def recording_of(traces: Sequence[RankTrace]) -> Recording:
@@ -245,7 +229,7 @@ def _matched(group: str, by_rank: dict[int, list[Span]]) -> list[dict[int, Span]
         found = ", ".join(f"{number}" for number in sorted(numbers))
         requirement = f"of {name} must be the same on all ranks; they have {found}"
         remedy = "Record the same steps on all ranks; of Gloo, one group alone"
-        raise ArgumentError("collectives", Counter(map(len, kinds)).total(), requirement, remedy)
+        raise ArgumentError("collectives", len(kinds), requirement, remedy)
     (number,) = numbers
     return [{rank: spans[at] for rank, spans in by_rank.items()} for at in range(number)]
 
@@ -258,10 +242,9 @@ def _operation(spans: dict[int, Span], clocks: Clocks) -> Operation:
     first_s = min(starts_s)
     return Operation(
         arrivals_s=tuple(start_s - first_s for start_s in starts_s),
-        kind=ALL_REDUCE if ALL_REDUCES.match(kind) else kind,
+        kind=kind_of(kind),
         nbytes=max(span.nbytes for span in spans.values()),
         took_s=max(0.0, max(ends_s) - max(starts_s)),
-        group=spans[ranks[0]].group,
         ranks=ranks,
         first_s=first_s,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -11,6 +12,18 @@ from dataclasses import dataclass
 from latecomer.runtime.simulation.arrivals import Trace
 
 ALL_REDUCE = "all-reduce"
+ALL_REDUCES = re.compile(r"^_?all_?reduce(?!.*sparse)", re.IGNORECASE)
+"""What libraries and recorders call them."""
+BYTES_OF = {
+    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4,
+    "Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16,
+}  # fmt: skip
+"""Of an element, by torch's name of its type."""
+
+
+def kind_of(name: str) -> str:
+    """:data:`ALL_REDUCE`, or the name that a collective has where it was recorded."""
+    return ALL_REDUCE if ALL_REDUCES.match(name) else name
 
 
 @dataclass(frozen=True)
@@ -22,7 +35,6 @@ class Operation:
         kind: :data:`ALL_REDUCE`, or what it was instead.
         nbytes: of the buffer; 0 where that was not recorded.
         took_s: from the last arrival to the last end; 0 where that was not recorded.
-        group: the group's name.
         ranks: its ranks in the job, in the order of ``arrivals_s``; (): they are all.
         first_s: when the first of them came, from some moment on.
         ends_step: whether it is the last of its step, behind which no compute hides it.
@@ -32,7 +44,6 @@ class Operation:
     kind: str = ALL_REDUCE
     nbytes: int = 0
     took_s: float = 0.0
-    group: str = ""
     ranks: tuple[int, ...] = ()
     first_s: float = 0.0
     ends_step: bool = True
@@ -57,11 +68,6 @@ class Operation:
         """From the last arrival but one to the last."""
         *_, before, last = sorted(self.arrivals_s)
         return last - before
-
-    @property
-    def wait_s(self) -> float:
-        """How long its ranks wait for the last one, on average."""
-        return self.last_s - statistics.fmean(self.arrivals_s)
 
     @property
     def members(self) -> tuple[int, ...]:

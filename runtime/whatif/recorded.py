@@ -15,8 +15,7 @@ from latecomer.runtime.explain import job as explained
 from latecomer.runtime.explain.sources import read_sources
 from latecomer.runtime.telemetry.follower import Follower, kept_operations
 from latecomer.runtime.telemetry.records import Record
-from latecomer.runtime.whatif.kineto import ALL_REDUCES, BYTES_OF
-from latecomer.runtime.whatif.operations import ALL_REDUCE, Operation, Recording
+from latecomer.runtime.whatif.operations import BYTES_OF, Operation, Recording, kind_of
 from latecomer.verify.errors import ArgumentError
 
 ENTERED = "a rank has entered the operation"
@@ -91,9 +90,8 @@ def _dumped(by_rank: dict[int, explained.Operation]) -> Operation:
     elements = [each for each in one.signature[2:] if isinstance(each, int)]
     return Operation(
         arrivals_s=tuple(each - min(created_s) for each in created_s),
-        kind=ALL_REDUCE if ALL_REDUCES.match(one.kind) else one.kind,
+        kind=kind_of(one.kind),
         nbytes=max(elements, default=0) * BYTES_OF.get(dtype, 0),
-        group=one.group.name,
         ranks=ranks,
         first_s=min(created_s),
     )

@@ -1,7 +1,7 @@
 """What would help a job more than any all-reduce, from who comes last and how often.
 
 A remedy is counted in full: the rank as fast as the others, the work spread evenly. So each is at
-most what it says; none is by latecomer, but for pipelines (``latecomer synth pipeline``).
+most what it says. None of them is by latecomer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ class Remedy:
 
     text: str
     saves_s: float
-    by_latecomer: bool = False
 
 
 def remedies(recording: Recording) -> list[Remedy]:

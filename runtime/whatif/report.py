@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from latecomer.runtime.simulation.report import in_columns
 from latecomer.runtime.whatif.gains import (
     REASONS,
     Link,
@@ -18,6 +19,9 @@ from latecomer.runtime.whatif.gains import (
 )
 from latecomer.runtime.whatif.operations import Operation, Recording
 from latecomer.runtime.whatif.remedies import Remedy, remedies
+from latecomer.synth.units import format_bandwidth, format_bytes, format_seconds
+
+HEADER = ("buffer and link", "native", "ceiling", "now", "of it", "overlapped", "limit")
 
 
 @dataclass(frozen=True)
@@ -146,13 +150,14 @@ def as_text(answer: Answer) -> str:
     an_unit = "an operation" if unit == "operation" else "a step"
     lines = [
         f"{recording.source}",
-        f"{recording.steps} {unit}s of {ranks} ranks, {_time(recording.step_s)} each; "
+        f"{recording.steps} {unit}s of {ranks} ranks, {format_seconds(recording.step_s)} each; "
         f"arrival: {recording.event}; clocks: {recording.clocks}",
         "",
-        f"A rank waits {_time(recording.wait_s)} {an_unit} for the last one, "
+        f"A rank waits {format_seconds(recording.wait_s)} {an_unit} for the last one, "
         f"{_percent(recording.wait_s, recording.step_s)} of it, on average over the ranks.",
-        f"The last one comes {_time(gap_s)} after the last but one (median). Of {last_ranks} "
-        f"that are last at some time, rank {rank} is in {share:.0%} of {len(operations)}.",
+        f"The last one comes {format_seconds(gap_s)} after the last but one (median). "
+        f"Of {last_ranks} that are last at some time, rank {rank} is in {share:.0%} "
+        f"of {len(operations)}.",
         "",
     ]
     lines += [_remedy(each, recording.step_s, an_unit) for each in answer.remedies]
@@ -166,40 +171,30 @@ def as_text(answer: Answer) -> str:
 
 
 def _remedy(remedy: Remedy, step_s: float, an_unit: str) -> str:
-    whose = "latecomer does it" if remedy.by_latecomer else "not by latecomer"
-    saves = f"{_time(remedy.saves_s)} {an_unit}, {_percent(remedy.saves_s, step_s)} of it"
-    return f"At most {saves}: {remedy.text} ({whose})."
+    saves = f"{format_seconds(remedy.saves_s)} {an_unit}, {_percent(remedy.saves_s, step_s)} of it"
+    return f"At most {saves}: {remedy.text} (not by latecomer)."
 
 
 def _table(answer: Answer, an_unit: str) -> list[str]:
     step_s = answer.recording.step_s
-    lines = [
-        f"What an all-reduce of these ranks could save of {an_unit}:",
-        "",
-        "buffer and link             native    ceiling  |  now               overlapped  limit",
-    ]
+    rows: list[tuple[str, ...]] = [HEADER]
     for row in answer.rows:
-        lines.append(
-            f"{_case(row.case):26}  {_time(row.native_s):>8}  {_time(row.ceiling_s):>8}  |  "
-            f"{_time(row.now_s):>8} {_percent(row.now_s, step_s):>7}  "
-            f"{_time(row.overlapped_s):>10}  {_time(row.limit_s):>8}"
-        )
-    return lines
+        cells = [
+            _case(row.case),
+            format_seconds(row.native_s),
+            format_seconds(row.ceiling_s),
+            format_seconds(row.now_s),
+            _percent(row.now_s, step_s),
+            format_seconds(row.overlapped_s),
+            format_seconds(row.limit_s),
+        ]
+        rows.append(tuple(cells))
+    return [f"What an all-reduce of these ranks could save of {an_unit}:", "", *in_columns(rows)]
 
 
 def _case(case: Case) -> str:
-    size = "as recorded" if case.nbytes is None else f"{case.nbytes / 2**20:g} MiB"
-    return f"{size} at {case.link.bandwidth * 8 / 1e9:g} Gbit/s"
-
-
-def _time(seconds: float) -> str:
-    if seconds == 0:
-        return "0"
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} us"
-    if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds:.3g} s"
+    size = "as recorded" if case.nbytes is None else format_bytes(case.nbytes)
+    return f"{size} at {format_bandwidth(case.link.bandwidth)}"
 
 
 def _percent(part: float, whole: float) -> str:

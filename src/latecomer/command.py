@@ -10,8 +10,7 @@ import sys
 
 import typer
 
-from latecomer.runtime.explain.command import explain
-from latecomer.runtime.explain.fetching import dump
+from latecomer.runtime.explain.command import dump, explain
 from latecomer.runtime.pipeline_command import pipeline
 from latecomer.runtime.profile_command import profile
 from latecomer.runtime.selftest.command import selftest

@@ -99,7 +99,10 @@ def test_one_that_can_not_be_closed_keeps_no_other_open(nothing_open, caplog):
 
 @pytest.fixture
 def gloo_thread():
-    """A thread that is Gloo's by its name; told to, it computes without the interpreter's lock."""
+    """Has a thread that is Gloo's by its name compute so many rounds, and returns when it does.
+
+    It computes without the interpreter's lock. Returns a list that has the number when it is done.
+    """
     told = queue.Queue()
     done = []
 
@@ -112,7 +115,14 @@ def gloo_thread():
 
     thread = threading.Thread(target=run)
     thread.start()
-    yield told, done
+
+    def compute(rounds):
+        told.put(rounds)
+        while not at_exit._gloo_runs():
+            time.sleep(0.001)
+        return done
+
+    yield compute
     told.put(None)
     thread.join()
 
@@ -120,10 +130,7 @@ def gloo_thread():
 @pytest.mark.skipif(not at_exit.TASKS.exists(), reason="threads are looked at on Linux alone")
 def test_the_end_waits_until_threads_of_gloo_rest(gloo_thread, monkeypatch):
     monkeypatch.setattr(at_exit, "REST_S", 60.0)
-    told, done = gloo_thread
-    told.put(4)
-    while not at_exit._gloo_runs():
-        time.sleep(0.001)
+    done = gloo_thread(4)
     assert not done
     at_exit.wait_until_gloo_rests()
     assert done == [4]
@@ -132,9 +139,6 @@ def test_the_end_waits_until_threads_of_gloo_rest(gloo_thread, monkeypatch):
 @pytest.mark.skipif(not at_exit.TASKS.exists(), reason="threads are looked at on Linux alone")
 def test_a_thread_of_gloo_that_never_rests_is_not_waited_for(gloo_thread, monkeypatch):
     monkeypatch.setattr(at_exit, "REST_S", 0.01)
-    told, done = gloo_thread
-    told.put(40)
-    while not at_exit._gloo_runs():
-        time.sleep(0.001)
+    done = gloo_thread(40)
     at_exit.wait_until_gloo_rests()
     assert not done
