@@ -216,3 +216,20 @@ def test_a_report_that_is_damaged_is_refused_or_read(seed, data):
     inserted = data.draw(st.binary(max_size=4))
     with contextlib.suppress(FormatError):
         verdicts_of_reports([ras.parse(whole[:cut] + inserted + whole[cut + 1 :], "report")])
+
+
+@pytest.mark.parametrize("is_partial", [False, True])
+def test_a_circle_is_named_only_where_all_counts_are_known(is_partial):
+    """Each of two ranks has launched more than the other in one of their communicators."""
+    places = [ras.Place("node0", 1000 + rank, str(rank)) for rank in range(2)]
+    report = ras.Report()
+    for name, counts in (("a", (2, 1)), ("b", (1, 2))):
+        communicator = report.communicators[name] = ras.Communicator(name, 2)
+        for rank, count in enumerate(counts):
+            member = communicator.member(rank)
+            member.place = places[rank]
+            member.launched = {"AllReduce": count}
+    report.communicators["c"] = ras.Communicator("c", 2, is_partial=is_partial)
+    (verdict,) = verdicts_of_reports([report])
+    expected = ("nodump", ()) if is_partial else ("cycle", (0, 1))
+    assert (verdict.kind, verdict.ranks) == expected
