@@ -31,6 +31,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from datetime import timedelta
+from http.client import HTTPConnection
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,7 @@ else:
         return getattr(import_module(f"torch.distributed.pipelining.{module}"), private)
 
 
+SERVER_STARTS_S = 30.0  # a server on a thread of C++ has so long to begin
 _DIRECTIONS = "pipeline_per_direction_p2p"
 PYTHON_BACKENDS = hasattr(Backend, "new_window")
 """From 2.14 on ``Backend`` has a constructor for, and calls the methods of, Python subclasses."""
@@ -100,11 +102,23 @@ def ranks_of_groups() -> dict[str, list[int]]:
 def worker_server(address: str) -> Any:
     """A server of torch's, on a thread of C++, that answers while the interpreter is held.
 
-    It has a ``port``, and a ``shutdown()``; its handlers are those of ``torch.distributed.debug``.
+    It has a ``port``, and a ``shutdown()``, which waits for ever if the thread has not begun to
+    listen; so the server has answered before this returns. Its handlers are those of
+    ``torch.distributed.debug``.
+
+    Raises:
+        OSError: it has not answered within :data:`SERVER_STARTS_S`.
     """
     from torch._C._distributed_c10d import _WorkerServer
 
-    return _WorkerServer(address, 0)
+    server = _WorkerServer(address, 0)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=SERVER_STARTS_S)
+    try:
+        connection.request("POST", "/handler/ping")
+        connection.getresponse().read()
+    finally:
+        connection.close()
+    return server
 
 
 def hooks_of(model: torch.nn.parallel.DistributedDataParallel) -> list[Any]:

@@ -101,6 +101,7 @@ def serve_dumps(directory: str | os.PathLike[str], *, everywhere: bool | None = 
     Raises:
         ArgumentError: there is no process group yet, or the directory cannot be written to.
         RankFailure: another rank has not called it within :data:`TOGETHER_S`.
+        OSError: torch's server does not start.
 
     Examples:
         >>> import torch.distributed as dist

@@ -90,6 +90,20 @@ def test_a_rank_that_is_gone_is_named(rank, size, store, tmp_path):
     together(store, rank, size, "asked")
 
 
+START_AND_STOP = """
+from latecomer.runtime.torch_versions import worker_server
+for _ in range(50):
+    worker_server("127.0.0.1").shutdown()
+print("all have stopped")
+"""
+
+
+def test_a_server_can_be_stopped_as_soon_as_it_is_there(tmp_path):
+    """Torch's own waits for ever where it is stopped before it has begun to listen."""
+    result = execute(sys.executable, "-c", START_AND_STOP, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (0, "all have stopped\n")
+
+
 def test_who_does_not_answer_in_time_is_told(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
