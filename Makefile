@@ -50,7 +50,7 @@ $(NEW)/ready: pyproject.toml constraints.txt constraints-torch-new.txt
 	touch $@
 
 test-torch-new: $(NEW)/ready  ## what meets torch, with the newest one that is tested (5 minutes, 6 GB)
-	$(NEW)/bin/python -m pytest -n 3 --dist worksteal tests/runtime tests/synth/pipeline/test_stock_torch.py \
+	$(NEW)/bin/python -m pytest -n 3 --dist worksteal tests/runtime tests/docs/test_environment.py tests/synth/pipeline/test_stock_torch.py \
 	    tests/verify/pipeline/test_pipeline_torch_csv.py tests/verify/pipeline/test_pipeline_measures.py
 
 test-long: $(READY)  ## long fuzzing (about 10 minutes)

@@ -9,6 +9,8 @@ version; ``docs/reference/torch-versions.md`` says with which versions the tests
 | c10d types of ``torch._C`` | there | there | there | no public module has all |
 | ``_world.pg_map``: :func:`store_of` | there | there | there | no public way to that store |
 | ``_world.pg_group_ranks``: :func:`ranks_of_groups` | there | there | there | not in Gloo's dumps |
+| ``register_pre_hook``: :func:`add_hooks` | no | no | yes | to watch what runs natively |
+| ``_dump_fr_trace_json``: :func:`flight_dump` | there | there | there | no public way |
 | ``_WorkerServer``: :func:`worker_server` | there | there | there | no public way to it |
 | ``DDP._comm_hooks``: :func:`hooks_of` | there | there | there | a second one is refused in C++ |
 | ``Store.clone``: :func:`own_connection` | there | there | there | its stub lacks it |
@@ -30,6 +32,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 from datetime import timedelta
 from http.client import HTTPConnection
 from importlib import import_module
@@ -76,6 +79,8 @@ else:
 
 SERVER_STARTS_S = 30.0  # a server on a thread of C++ has so long to begin
 _DIRECTIONS = "pipeline_per_direction_p2p"
+HAS_HOOKS = hasattr(dist.ProcessGroup, "register_pre_hook")
+"""From 2.14 on a process group tells of each collective before and after it is issued."""
 PYTHON_BACKENDS = hasattr(Backend, "new_window")
 """From 2.14 on ``Backend`` has a constructor for, and calls the methods of, Python subclasses."""
 
@@ -89,14 +94,62 @@ def store_of(group: dist.ProcessGroup | None) -> Store:
     return _world.pg_map[_get_default_group() if group is None else group][1]
 
 
-def ranks_of_groups() -> dict[str, list[int]]:
-    """By name, the ranks of each process group that this rank is in, in their order."""
+def groups_of_rank() -> list[tuple[dist.ProcessGroup, list[int]]]:
+    """The process groups that this rank is in, each with its ranks in their order."""
     groups = dict(_world.pg_group_ranks)  # another thread may be making one
-    return {
-        group.group_name: sorted(places, key=places.__getitem__)
+    return [
+        (group, sorted(places, key=places.__getitem__))
         for group, places in groups.items()
         if isinstance(group, dist.ProcessGroup)  # else a mark for groups without this rank
-    }
+    ]
+
+
+def groups_so_far() -> int:
+    """A number that changes when a process group is made; quick."""
+    return len(_world.pg_group_ranks)
+
+
+def ranks_of_groups() -> dict[str, list[int]]:
+    """By name, the ranks of each process group that this rank is in, in their order."""
+    return {group.group_name: ranks for group, ranks in groups_of_rank()}
+
+
+def flight_dump() -> tuple[bytes, str]:
+    """This rank's Flight Recorder, and the suffix of a file for it.
+
+    NCCL's as a pickle, with stacks and the ranks of groups, where NCCL is used; else the one that
+    Gloo writes to, as JSON, which has neither.
+    """
+    private: Any = import_module("torch._C._distributed_c10d")
+    if any("nccl" in dist.get_backend(group) for group, _ in groups_of_rank()):
+        return private._dump_nccl_trace(), ".pkl"
+    return private._dump_fr_trace_json(), ".json"
+
+
+def collectives_so_far(group: dist.ProcessGroup) -> int:
+    """How many the group has issued since it was made (Gloo counts sends and receives, too)."""
+    private: Any = group
+    count: int = private._get_sequence_number_for_group()
+    return count
+
+
+def add_hooks(
+    group: dist.ProcessGroup,
+    number: int,
+    before: Callable[[Any], None],
+    after: Callable[[Any], None],
+) -> None:
+    """Let these be told of each operation of the group, where :data:`HAS_HOOKS`."""
+    private: Any = group
+    private.register_pre_hook(number, before)
+    private.register_post_hook(number, after)
+
+
+def remove_hooks(group: dist.ProcessGroup, number: int) -> None:
+    """Tell no more."""
+    private: Any = group
+    private.unregister_pre_hook(number)
+    private.unregister_post_hook(number)
 
 
 def worker_server(address: str) -> Any:

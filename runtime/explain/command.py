@@ -23,11 +23,11 @@ SENTENCES = {
     "stuck": "cannot get out of what all others have completed: look at this device",
     "cycle": "wait for each other, in groups that they use in different orders",
     "p2p": "send and receive past each other",
-    "slow": "are behind the others, and go on",
+    "slow": "makes the others wait, and goes on",
     "hung": "and all others are in it, and none gets out: look at the network",
     "nodump": "left nothing to read, and what decides would be in there",
 }
-NOTHING = "ok: no operation is open, and all ranks did the same"
+NOTHING = "ok: no rank holds up the others"
 
 
 def explain(
@@ -36,7 +36,8 @@ def explain(
         typer.Argument(
             metavar="DIR|FILE...",
             help="Dumps of torch's Flight Recorder, the rank's number in each name; reports of "
-            "NCCL's RAS (ncclras, as text or JSON; two of them tell more than one).",
+            "NCCL's RAS (ncclras, as text or JSON; two of them tell more than one); the directory "
+            "of latecomer.watch; what NCCL's Inspector wrote.",
         ),
     ],
     world_size: Annotated[
@@ -45,7 +46,7 @@ def explain(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say which rank holds up a job that hangs, and how that follows from its ranks' dumps.
+    """Say which rank holds up a job, and how that follows from what its ranks have left behind.
 
     Exit code 0: nothing does; 1: something does; 2: there is nothing to read.
 
@@ -53,6 +54,7 @@ def explain(
     Examples:
       latecomer explain dumps/
       latecomer explain dumps/nccl_trace_rank_* --world-size 16
+      latecomer explain watched/
       latecomer explain dumps/ --json
     """
     from latecomer.runtime.explain.findings import findings
@@ -71,7 +73,7 @@ def explain(
 
 def as_text(verdict: Verdict) -> str:
     """A verdict for people: who, in what, and the way there."""
-    from latecomer.runtime.explain.verdicts import names
+    from latecomer.runtime.telemetry.rank_names import names
 
     if verdict.ranks:
         lines = [f"{verdict.kind}: {names(verdict.ranks)} {SENTENCES[verdict.kind]}"]

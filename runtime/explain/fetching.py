@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from latecomer.runtime.explain.served import SUFFIX, RankFile
+from latecomer.runtime.telemetry.members import with_members
 from latecomer.verify.errors import ArgumentError
 
 AT_A_TIME = 64  # ranks that are asked
@@ -58,18 +59,3 @@ def ask(served: RankFile, timeout_s: float) -> Answer:
     except msgspec.DecodeError as error:
         return Answer(served, {}, f"answers with something that is no dump ({error})")
     return Answer(served, with_members(found, served.groups), "")
-
-
-def with_members(dump: dict[str, Any], groups: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """The dump with the ranks of its groups, which Gloo's recorder leaves out."""
-    config = dump.get("pg_config") or {}
-    has_members = any(
-        name and isinstance(group, dict) and group.get("ranks") not in (None, "", "[]", [])
-        for name, group in config.items()  # Gloo's recorder has one without a name
-    )
-    if has_members:
-        return dump
-    told = {
-        name: {"name": name, "desc": "", "ranks": list(ranks)} for name, ranks in groups.items()
-    }
-    return dump | {"pg_config": told}

@@ -6,12 +6,19 @@ from __future__ import annotations
 
 from latecomer.runtime.explain.job import job_of
 from latecomer.runtime.explain.launches import verdicts_of_reports
+from latecomer.runtime.explain.slow import slow_verdicts
 from latecomer.runtime.explain.sources import Sources
 from latecomer.runtime.explain.verdicts import Verdict, verdicts
 
+HOLDS = ("mismatch", "absent", "stuck", "cycle", "p2p", "hung", "nodump")
+"""Kinds of verdicts by which nothing goes on."""
+
 
 def findings(sources: Sources, world_size: int | None = None) -> list[Verdict]:
-    """What holds up the job, from dumps first, which tell more; at least one verdict."""
+    """What holds up the job, from dumps first, which tell more; at least one verdict.
+
+    Who is slow is told of a job in which nothing stands.
+    """
     found = verdicts(job_of(sources.records, world_size)) if sources.records else []
     if sources.reports:
         reported = verdicts_of_reports(sources.reports)
@@ -19,5 +26,8 @@ def findings(sources: Sources, world_size: int | None = None) -> list[Verdict]:
         # of whom there is no dump, a report may tell why
         found = [each for each in found if each.kind != "nodump" or not named >= set(each.ranks)]
         found += reported
+    if not any(verdict.kind in HOLDS for verdict in found):
+        found += slow_verdicts(sources.together)
+    found = found or [Verdict("ok", ())]
     blaming = [verdict for verdict in found if verdict.kind != "ok"]
     return blaming or found[:1]

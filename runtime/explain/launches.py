@@ -20,7 +20,8 @@ from collections.abc import Iterator, Sequence
 import networkx as nx
 
 from latecomer.runtime.explain.ras import Communicator, Lost, Member, Report
-from latecomer.runtime.explain.verdicts import Kind, Verdict, names
+from latecomer.runtime.explain.verdicts import Kind, Verdict
+from latecomer.runtime.telemetry.rank_names import names
 
 LOST: tuple[tuple[Lost, Kind, str], ...] = (
     ("dead", "absent", "its process is gone: nobody has reached it for a minute"),

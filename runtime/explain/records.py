@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,61 +33,69 @@ class Noted(NamedTuple):
     where: str  # the line of the program, where its stack was recorded
 
 
+@dataclass
 class Record:
-    """What is kept of one rank's dump.
+    """What is kept of one rank's dump, or of its watch.
 
     Attributes:
         configured: by group's name, its ranks, where the dump tells them.
         groups: name and description of each that is recorded; its size, where an entry shows it.
         noted: the operations, but for those that torch's hook repeats.
+        is_on_gloo: whether Gloo's recorder wrote it, which tells of no send, and of an end after
+            an error, too.
         enqueued: by group's name, the last collective that the status tells; not of groups whose
             status counts sends, too.
     """
 
-    def __init__(self, dump: Dump) -> None:
-        self.configured = {
-            name: ranks
-            for name, group in dump.pg_config.items()
-            if name and (ranks := ranks_of(group.ranks))
-        }
-        self.groups: dict[tuple[str, str], int] = {}
-        self.noted: list[Noted] = []
-        self.is_on_gloo = False
-        signatures: dict[Signature, Signature] = {}  # one each
-        with_sends: set[str] = set()
-        for entry in dump.entries:
-            library, _, what = entry.profiling_name.partition(":")
-            name = entry.process_group[0]
-            size = _group_size(entry) if entry.profiling_name == "gloo:all_gather" else 0
-            self.groups[entry.process_group] = size or self.groups.get(entry.process_group, 0)
-            self.is_on_gloo |= library == "gloo"
-            if entry.is_p2p:
-                with_sends.add(name)
-            if library == "c10d":  # a hook of torch's: issued, not done, and recorded otherwise
-                continue
-            peer = PEER.match(what)
-            kind = sys.intern(what.split(" ")[0])
-            signature = _signature(kind, entry)
-            self.noted.append(
-                Noted(
-                    record=entry.record_id,
-                    group=sys.intern(name),
-                    sequence=entry.p2p_seq_id if entry.is_p2p else entry.collective_seq_id,
-                    kind=kind,
-                    peer=int(peer[2]) if peer else None,
-                    signature=signatures.setdefault(signature, signature),
-                    is_done=entry.state == "completed" or (library == "gloo" and entry.retired),
-                    created_ns=entry.time_created_ns,
-                    where=sys.intern(entry.where),
-                )
+    configured: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    groups: dict[tuple[str, str], int] = field(default_factory=dict)
+    noted: list[Noted] = field(default_factory=list)
+    is_on_gloo: bool = False
+    enqueued: dict[str, int] = field(default_factory=dict)
+
+
+def record_of(dump: Dump) -> Record:
+    """What is kept of a dump."""
+    record = Record()
+    for name, group in dump.pg_config.items():
+        if name and (ranks := ranks_of(group.ranks)):
+            record.configured[name] = ranks
+    signatures: dict[Signature, Signature] = {}  # one each
+    with_sends: set[str] = set()
+    for entry in dump.entries:
+        library, _, what = entry.profiling_name.partition(":")
+        name = entry.process_group[0]
+        size = _group_size(entry) if entry.profiling_name == "gloo:all_gather" else 0
+        record.groups[entry.process_group] = size or record.groups.get(entry.process_group, 0)
+        record.is_on_gloo |= library == "gloo"
+        if entry.is_p2p:
+            with_sends.add(name)
+        if library == "c10d":  # a hook of torch's: issued, not done, and recorded otherwise
+            continue
+        peer = PEER.match(what)
+        kind = sys.intern(what.split(" ")[0])
+        signature = _signature(kind, entry)
+        record.noted.append(
+            Noted(
+                record=entry.record_id,
+                group=sys.intern(name),
+                sequence=entry.p2p_seq_id if entry.is_p2p else entry.collective_seq_id,
+                kind=kind,
+                peer=int(peer[2]) if peer else None,
+                signature=signatures.setdefault(signature, signature),
+                is_done=entry.state == "completed" or (library == "gloo" and entry.retired),
+                created_ns=entry.time_created_ns,
+                where=sys.intern(entry.where),
             )
-        enqueued = _enqueued(dump)
-        self.enqueued = {name: enqueued[name] for name in enqueued.keys() - with_sends}
+        )
+    enqueued = _enqueued(dump)
+    record.enqueued = {name: enqueued[name] for name in enqueued.keys() - with_sends}
+    return record
 
 
 def read_record(path: Path) -> Record:
     """What is kept of the dump in a file; FormatError if it is none."""
-    return Record(read_dump(path))
+    return record_of(read_dump(path))
 
 
 def _group_size(entry: Entry) -> int:

@@ -15,7 +15,16 @@ from pathlib import Path
 
 from latecomer.runtime.explain import ras
 from latecomer.runtime.explain.dumps import is_dump, read_bytes
+from latecomer.runtime.explain.inspector import (
+    Completed,
+    is_inspected,
+    read_inspected,
+    together,
+)
 from latecomer.runtime.explain.records import Record, read_record
+from latecomer.runtime.explain.slow import Together
+from latecomer.runtime.explain.watched import read_watched
+from latecomer.runtime.telemetry.files import DUMPS, files_in
 from latecomer.verify.errors import ArgumentError, FormatError
 
 RANK = re.compile(r"rank[-_. ]?(\d+)", re.IGNORECASE)
@@ -31,11 +40,13 @@ class Sources:
     Attributes:
         records: by rank, what its Flight Recorder has kept.
         reports: of NCCL's RAS, the oldest first.
+        together: operations of which it is known when each rank came to them.
         notices: what to tell about the files.
     """
 
     records: dict[int, Record] = field(default_factory=dict)
     reports: list[ras.Report] = field(default_factory=list)
+    together: list[Together] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
 
@@ -52,16 +63,33 @@ def read_sources(paths: Iterable[Path], processes: int = 1) -> Sources:
     """
     sources = Sources()
     dumps: list[Path] = []
+    inspected: list[Completed] = []
+    watched: dict[int, Record] = {}
+    has_watch = False
     for path in _files(paths, sources.notices):
-        if ras.is_report(beginning(path)):
+        if path.is_dir():
+            has_watch = True
+            watch = read_watched(path)
+            watched |= watch.records
+            sources.together += watch.together
+            sources.notices += watch.notices
+            if watch.needs_dumps:  # those of an earlier trouble tell nothing of this one
+                written = sorted((path / DUMPS).glob("rank_*"))
+                dumps += [each for each in written if each.stat().st_mtime > watch.newest_unix_s]
+            continue
+        start = beginning(path)
+        if ras.is_report(start):
             sources.reports.append(ras.parse(read_bytes(path), str(path)))
+        elif is_inspected(start):
+            inspected += read_inspected(path)
         else:
             dumps.append(path)
     sources.reports.sort(key=lambda report: report.taken)
+    sources.together += together(inspected)
     by_rank = _by_rank(dumps, sources.notices)
     records = _read_records(list(by_rank.values()), processes)
-    sources.records = dict(zip(by_rank, records, strict=True))
-    if not sources.records and not sources.reports:
+    sources.records = dict(zip(by_rank, records, strict=True)) or watched
+    if not (sources.records or sources.reports or inspected or has_watch):
         raise ArgumentError("FILE", "none", "must be what the ranks of a job have left")
     return sources
 
@@ -73,9 +101,15 @@ def rank_in(path: Path) -> int | None:
 
 
 def _files(paths: Iterable[Path], notices: list[str]) -> Iterator[Path]:
-    """The files themselves; of directories, those that have a rank's number or look like ours."""
+    """The files themselves; of directories, those that have a rank's number or look like ours.
+
+    A directory of ``latecomer.watch`` is one for itself.
+    """
     for path in paths:
         if not path.is_dir():
+            yield path
+            continue
+        if files_in(path):
             yield path
             continue
         inside = [each for each in sorted(path.iterdir()) if each.is_file()]
@@ -91,7 +125,7 @@ def _files(paths: Iterable[Path], notices: list[str]) -> Iterator[Path]:
 def _is_known(path: Path) -> bool:
     """Whether a file begins as a dump or a report does."""
     start = beginning(path)
-    return is_dump(start) or ras.is_report(start)
+    return is_dump(start) or ras.is_report(start) or is_inspected(start)
 
 
 def beginning(path: Path) -> bytes:

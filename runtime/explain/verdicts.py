@@ -8,7 +8,7 @@ end has done is the kind:
     stuck     it is in an operation that all others have completed: its own device
     cycle     ranks wait for each other, in groups that they use in different orders
     p2p       a send and a receive that do not meet
-    slow      it goes on, behind the others (from reports of RAS alone)
+    slow      it goes on, behind the others, or comes late again and again (not from dumps)
     hung      all have entered it and none is through: the network, or the root of it
     nodump    there is no dump of it: what decides is in there
     ok        nothing is open, and all ranks did the same
@@ -29,12 +29,12 @@ import networkx as nx
 from latecomer.runtime.explain.diverged import Divergence, departs, divergences
 from latecomer.runtime.explain.job import Group, Job, Operation
 from latecomer.runtime.explain.waits import Waits
+from latecomer.runtime.telemetry.rank_names import names
 
 Kind = Literal["mismatch", "absent", "stuck", "cycle", "p2p", "slow", "hung", "nodump", "ok"]
 ENDS: tuple[Kind, ...] = ("absent", "stuck", "nodump", "hung")  # of a way, worst first
 LATELY = 4  # operations in which a rank in a circle may have left the usual order
-MOST_SHOWN = 8  # ranks, or runs of them, that are named one by one
-SHORT_RUN = 3  # ranks that follow each other and are still named one by one
+MOST_SHOWN = 8  # ranks of which it is told one by one what they did
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -247,20 +247,3 @@ class _Reasons:
 def _line(operation: Operation) -> str:
     """Where the program is in it, as far as its stack was recorded."""
     return f" ({operation.where})" if operation.where else ""
-
-
-def names(ranks: Iterable[int]) -> str:
-    """Ranks as people read them: those that follow each other as one, and not hundreds."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    parts: list[str] = []
-    for run in runs:
-        is_long = len(run) > SHORT_RUN
-        parts += [f"{run[0]}-{run[-1]}"] if is_long else list(map(str, run))
-    several = "" if len(parts) == 1 and len(runs[0]) == 1 else "s"
-    shown = ", ".join(parts[:MOST_SHOWN])
-    return f"rank{several} {shown}" + (" and others" if len(parts) > MOST_SHOWN else "")

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import msgspec
 
 from latecomer.runtime.telemetry.origin import Origin
-from latecomer.runtime.telemetry.records import Record, Round, Stage, UbtStep
+from latecomer.runtime.telemetry.records import Collective, Members, Record, Round, Stage, UbtStep
 
+DUMPS = "dumps"  # in it, a directory for what ranks write of what is overdue
 NAME = re.compile(r"rank(\d{1,9})-(\d{6,12})\.jsonl", re.ASCII)
 
 
@@ -31,6 +32,7 @@ class State(msgspec.Struct, frozen=True):
     unwritten: int  # lines that got lost, at most: they could not be written
     over: bool = False  # the watch has ended, so nothing comes after this line
     error: str = ""  # by this exception
+    open: tuple[Collective, ...] = ()  # the oldest in which it is, where native ones are watched
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,6 +44,8 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     stage: Stage | None = None
     step: UbtStep | None = None
     state: State | None = None
+    group: Members | None = None
+    collective: Collective | None = None
 
 
 class FileName(NamedTuple):

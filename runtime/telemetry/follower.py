@@ -17,7 +17,15 @@ import msgspec
 
 from latecomer.runtime.telemetry.files import DECODER, FileName, Line, State, files_in
 from latecomer.runtime.telemetry.origin import Origin
-from latecomer.runtime.telemetry.records import Rank, Record, Round, Stage, UbtStep
+from latecomer.runtime.telemetry.records import (
+    Collective,
+    Members,
+    Rank,
+    Record,
+    Round,
+    Stage,
+    UbtStep,
+)
 from latecomer.verify.errors import FormatError
 
 KEPT_ARRIVALS = 200_000  # operations times ranks that are remembered
@@ -37,6 +45,8 @@ class Story:
     stages: deque[Stage]
     steps: deque[UbtStep]
     state: State | None = None
+    groups: dict[str, Members] = field(default_factory=dict)
+    collectives: deque[Collective] = field(default_factory=deque)
 
     @classmethod
     def of(cls, origin: Origin) -> Story:
@@ -48,6 +58,7 @@ class Story:
             rounds=deque(maxlen=kept),
             stages=deque(maxlen=2 * kept),
             steps=deque(maxlen=KEPT_STEPS),
+            collectives=deque(maxlen=2 * kept),
         )
 
     def add(self, line: Line) -> None:
@@ -62,6 +73,10 @@ class Story:
             self.steps.append(line.step)
         elif line.state is not None:
             self.state = line.state
+        elif line.group is not None:
+            self.groups[line.group.name] = line.group
+        elif line.collective is not None:
+            self.collectives.append(line.collective)
 
     def as_rank(self, first: int) -> Rank:
         """The same as if the rank had sent it at the end; of operations from ``first`` on."""
@@ -75,6 +90,8 @@ class Story:
             steps=tuple(self.steps),
             messages=self.state.messages if self.state else 0,
             origin=self.origin,
+            groups=tuple(self.groups.values()),
+            collectives=tuple(self.collectives),
         )
 
 

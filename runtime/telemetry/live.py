@@ -21,7 +21,7 @@ from latecomer.runtime.at_exit import close_at_exit, has_closed
 from latecomer.runtime.host import host
 from latecomer.runtime.telemetry.files import Line, State, encode
 from latecomer.runtime.telemetry.recorder import Event, OperationRecorder
-from latecomer.runtime.telemetry.records import Record, Round, Stage, UbtStep
+from latecomer.runtime.telemetry.records import Collective, Record, Round, Stage, UbtStep
 from latecomer.runtime.telemetry.writer import RankFiles
 
 PERIOD_S = 0.5  # between two looks: what a killed job has not told is younger than about a second
@@ -90,6 +90,7 @@ class Journal:
         self._files = files
         self._feed = recorder.feed()
         self._done = 0
+        self._groups_written = 0
         self._unwritten = 0
         self._next_state_s = -math.inf
         self.error = ""  # the exception that has left the block, in words
@@ -98,9 +99,13 @@ class Journal:
         """Write what has happened since the last look, and where the rank stands; OSError."""
         events, steps = self._recorder.news(self._feed)
         self._done += sum(isinstance(event, Record) for event in events)
-        lines = [_encoded(event) for event in (*events, *steps)]
+        groups = self._recorder.groups()
+        lines = [encode(Line(group=group)) for group in groups[self._groups_written :]]
+        self._groups_written = len(groups)
+        lines += [_encoded(event) for event in (*events, *steps)]
         now_s = host.monotonic()
-        if is_last or now_s >= self._next_state_s:
+        waits = bool(self._recorder.open_collectives())  # what it is in matters most if it hangs
+        if is_last or waits or now_s >= self._next_state_s:
             self._next_state_s = now_s + STATE_S
             lines.append(encode(Line(state=self._state(is_over=is_last))))
         if not (lines or is_last):
@@ -128,6 +133,7 @@ class Journal:
             unwritten=self._unwritten + self._feed.lost,
             over=is_over,
             error=self.error,
+            open=self._recorder.open_collectives(),
         )
 
 
@@ -135,6 +141,8 @@ def _encoded(event: Event | UbtStep) -> bytes:
     match event:
         case Record():
             return encode(Line(operation=event))
+        case Collective():
+            return encode(Line(collective=event))
         case Round():
             return encode(Line(round=event))
         case Stage():

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from latecomer.runtime.telemetry.follower import Follower
 from latecomer.runtime.telemetry.gain import Gain
-from latecomer.runtime.telemetry.summary import Line, summarize
+from latecomer.runtime.telemetry.lateness import Line
+from latecomer.runtime.telemetry.summary import summarize
 
 MOST_ROWS = 24  # ranks in the terminal
 SHOWN = 5  # ways, reasons and losses in the terminal

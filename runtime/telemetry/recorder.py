@@ -11,11 +11,20 @@ from msgspec.structs import replace
 from latecomer.runtime.host import host
 from latecomer.runtime.network.clock import Alignment
 from latecomer.runtime.network.store_exchange import StoreExchange
-from latecomer.runtime.telemetry.records import Rank, Record, Round, Stage, UbtStep
+from latecomer.runtime.telemetry.records import (
+    Collective,
+    Members,
+    Rank,
+    Record,
+    Round,
+    Stage,
+    UbtStep,
+)
 from latecomer.runtime.work import AllReduceWork, Observer
 
-Event = Record | Round | Stage
-Kind = TypeVar("Kind", bound=Event)
+OfOperation = Record | Round | Stage
+Event = OfOperation | Collective
+Kind = TypeVar("Kind", bound=OfOperation)
 KEPT = 100_000  # operations of which a record is kept
 LIVE: list[OperationRecorder] = []  # those that are not closed
 
@@ -170,7 +179,16 @@ class OperationRecorder:
 
     def news(self, feed: Feed) -> tuple[list[Event], list[UbtStep]]:
         """What is new in a feed, operations counted from the beginning; and steps over UBT."""
-        return list(self._since(feed.take())), []
+        events = (event for event in feed.take() if not isinstance(event, Collective))
+        return list(self._since(events)), []
+
+    def open_collectives(self) -> tuple[Collective, ...]:
+        """Those of torch's own groups in which this rank is now."""
+        return ()
+
+    def groups(self) -> tuple[Members, ...]:
+        """The groups of torch's own that are watched."""
+        return ()
 
     def _tell(self, event: Event) -> None:
         for feed in self._feeds:

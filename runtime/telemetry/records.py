@@ -5,6 +5,8 @@ Times are seconds on the reference rank's clock (``latecomer.runtime.network.clo
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from latecomer.runtime.telemetry.origin import Origin
@@ -12,14 +14,14 @@ from latecomer.runtime.telemetry.origin import Origin
 NATIVE = "native"
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One operation on one rank."""
 
     operation: int
     rank: int
     arrived_s: float  # when the rank had its data ready and entered
     decided_s: float  # when it knew how the operation runs
-    done_s: float  # when it had the result (NaN: it failed or has not)
+    done_s: float = math.nan  # when it had the result (NaN: it failed, or that is not seen)
     uncertainty_s: float  # of the rank's clock against the reference's
     bytes: int
     way: str  # NATIVE, or the name of the schedule
@@ -74,6 +76,38 @@ class UbtStep(msgspec.Struct, frozen=True):
     skipped: bool  # too much was lost for the step to be applied
 
 
+class Members(msgspec.Struct, frozen=True):
+    """A process group of torch's: its name there, who is in it, and what runs its collectives."""
+
+    name: str
+    ranks: tuple[int, ...]
+    description: str
+    backend: str
+
+
+class Collective(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One collective, send or receive of a group of torch's own, on one rank."""
+
+    group: str  # its name
+    number: int  # in the group since the watch began; sends and receives are counted apart
+    kind: str
+    peer: int = -1  # of a send or a receive: the other rank, in the job; of a receive: or anybody
+    arrived_s: float  # when the rank entered it
+    done_s: float = math.nan  # when it had the result (NaN: it failed, has not, or is not seen)
+    uncertainty_s: float  # of the rank's clock against the reference's
+    bytes: int
+    signature: tuple[str | int, ...]  # the same on all ranks, if they did the same
+    failed: bool = False
+
+    @property
+    def is_between_two(self) -> bool:
+        """Whether it is a send or a receive."""
+        return self.kind in BETWEEN_TWO
+
+
+BETWEEN_TWO = ("send", "recv")
+
+
 class Rank(msgspec.Struct, frozen=True):
     """All that a rank remembers."""
 
@@ -85,6 +119,9 @@ class Rank(msgspec.Struct, frozen=True):
     messages: int = 0  # that it has sent for control meanwhile
     dropped: int = 0  # records that did not fit and are missing
     origin: Origin | None = None  # who, when and where; unknown in traces of earlier versions
+    groups: tuple[Members, ...] = ()  # of torch's own, where these are watched
+    collectives: tuple[Collective, ...] = ()  # of those
+    disagreements: tuple[str, ...] = ()  # where their ranks entered different ones
 
 
 RANK = msgspec.json.Decoder(Rank)  # with the module: see latecomer.verify.core.format

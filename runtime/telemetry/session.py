@@ -1,4 +1,4 @@
-"""Who is late and what was lost, as a table: watches this job's all-reduces in a ``with`` block.
+"""Who is late and what was lost, as a table: watches this job's collectives in a ``with`` block.
 
     with latecomer.watch() as w:
         train()
@@ -7,6 +7,9 @@
 All ranks enter and leave the block. At its end they send each other, through the store, what they
 remember of the operations meanwhile; nothing is sent for it before, but for pings that align the
 clocks. Every rank gets the whole.
+
+Watched is what runs by this package. Where nothing does, torch's own process groups are, all of
+them, with Gloo or NCCL (:mod:`latecomer.runtime.telemetry.native`).
 
 While the block runs, each rank by itself can write what happens to files, count it for Prometheus,
 and tell it to a callback (:mod:`latecomer.runtime.telemetry.live`). Files and Prometheus can be had
@@ -23,11 +26,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+import torch
 import torch.distributed as dist
 
 from latecomer.runtime.telemetry import export
 from latecomer.runtime.telemetry.files import Line, encode
 from latecomer.runtime.telemetry.live import Journal, Periodic
+from latecomer.runtime.telemetry.native.recorder import NativeRecorder
 from latecomer.runtime.telemetry.origin import Origin, new_watch, origin
 from latecomer.runtime.telemetry.recorder import LIVE, OperationRecorder, Watchable
 from latecomer.runtime.telemetry.records import RANK, Rank
@@ -36,6 +41,7 @@ from latecomer.runtime.telemetry.steps import OnStep, Steps
 from latecomer.runtime.telemetry.summary import Summary, summarize
 from latecomer.runtime.telemetry.tally import Tally
 from latecomer.runtime.telemetry.writer import RankFiles
+from latecomer.runtime.torch_versions import HAS_HOOKS
 from latecomer.verify.errors import ArgumentError, RankFailure
 
 REQUIREMENT = "is one at a time, with a mode or by OptiReduce"
@@ -43,13 +49,15 @@ REMEDY = "Name one: watch(attachment.reducer), watch(group.reducer), watch(attac
 NOTHING = (
     "watch: there is nothing to watch, so the block runs without: what runs by a schedule file is "
     "not seen (attach with mode=...), and a process group is there from its first all-reduce on "
-    "(or name it: watch(dist.group.WORLD.reducer))"
+    "(or name it: watch(dist.group.WORLD.reducer)); torch's own groups are watched after "
+    "init_process_group(), with torch 2.14 and later: this is torch {torch}"
 )
 DIRECTORY = "LATECOMER_WATCH"
 FILE_BYTES = 16 * 2**20
 FEWEST_BYTES = 4096  # of a file: its first line, and some more
 FILES = 8
 WAIT_S = 30.0  # for what the other ranks have to tell
+OVERDUE_S = 60.0  # after so long in a native collective its rank writes a dump
 logger = logging.getLogger("latecomer")
 _watches = itertools.count()  # all ranks count alike
 
@@ -64,6 +72,7 @@ class Outlets:
     prometheus: Address | None = None
     prometheus_ranks: Collection[int] | None = None
     on_step: OnStep | None = None
+    overdue_s: float = OVERDUE_S
 
 
 class Watch:
@@ -82,6 +91,7 @@ class Watch:
         self._wait_s = wait_s
         self._outlets = outlets
         self._is_over = False
+        self._is_native = False  # whether it watches torch's own groups
         self._origin: Origin | None = None
         self._journal: Journal | None = None
         self._running: list[Periodic] = []
@@ -89,11 +99,9 @@ class Watch:
 
     def __enter__(self) -> Watch:
         self._number = next(_watches)
-        self._recorder = self._recorder or _only_one()
+        self._recorder = self._recorder or _only_one() or self._native()
         if self._recorder is None:
-            # To observe is no reason to end a training that would go well without.
-            logger.warning(NOTHING)
-            return self
+            return self  # as the log says
 
         self._recorder.end_watch_by_environment()
         self._begin(self._recorder, f"watch/{self._number}/name")
@@ -107,6 +115,8 @@ class Watch:
 
         remembered = msgspec.structs.replace(recorder.end(), origin=self._origin)
         self._end_telling(error)
+        if self._is_native:
+            recorder.close()
         if error is not None:
             return  # the others may not come: no waiting for them
 
@@ -152,6 +162,25 @@ class Watch:
         self._recorder = recorder
         self._begin(recorder, "watch/by environment/name")
         recorder.end_of_watch_by_environment = lambda: self._end_telling(None)
+
+    def _native(self) -> OperationRecorder | None:
+        """What watches torch's own groups, if that can be.
+
+        To observe is no reason to end a training that would go well without.
+        """
+        if not (HAS_HOOKS and dist.is_initialized()):
+            logger.warning(NOTHING.format(torch=torch.__version__))
+            return None
+        outlets = self._outlets
+        try:
+            recorder = NativeRecorder(
+                self._number, self._wait_s, outlets.overdue_s, outlets.directory
+            )
+        except RankFailure as failure:
+            logger.warning("watch: the block runs without: %s", failure)
+            return None
+        self._is_native = True
+        return recorder
 
     def _begin(self, recorder: OperationRecorder, key_of_name: str) -> None:
         recorder.begin(self._rounds)
@@ -249,8 +278,12 @@ def watch(
     prometheus_address: str | None = None,
     prometheus_ranks: Collection[int] | None = None,
     on_step: OnStep | None = None,
+    overdue_s: float = OVERDUE_S,
 ) -> Watch:
     """Watch the all-reduces of a model or group in a mode or by OptiReduce. Collective.
+
+    In a job that runs nothing of this package, watch all collectives of torch's own process groups,
+    with Gloo or NCCL; that takes torch 2.14 or later.
 
     What goes wrong with files, Prometheus or the callback during the block is told once, in the log
     ``latecomer``; training goes on.
@@ -272,6 +305,9 @@ def watch(
             rank of each host.
         on_step: called on rank 0 with a dict of numbers for each step (docs/reference/watch.md
             says which), on a thread of its own, up to a second after the step.
+        overdue_s: of torch's own groups: once a rank has been so long in a collective (on a GPU:
+            has entered none for so long), it says so in the log, and writes its Flight Recorder's
+            dump to ``dumps`` in ``directory``.
 
     Raises:
         ArgumentError: there are several to watch, and none is named; or an argument that is out of
@@ -302,7 +338,10 @@ def watch(
         raise ArgumentError(
             "files", files, "must be at least 2, the one that is written among them"
         )
+    if not overdue_s > 0:
+        raise ArgumentError("overdue_s", overdue_s, "must be seconds, more than 0")
     outlets = Outlets(
+        overdue_s=overdue_s,
         directory=_directory(directory),
         file_bytes=file_bytes,
         files=files,

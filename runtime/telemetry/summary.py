@@ -1,12 +1,4 @@
-"""Who keeps whom waiting: one line per rank, the one that wastes most first.
-
-Per operation that all ranks have entered, with arrivals a_1 <= ... <= a_n:
-
-    wait       of rank r: last arrival - its own, whether or not the operation waited so long
-    lateness   of rank r: its arrival - the median arrival, or 0 where it came before
-    wasted     by the last rank: (n - 1) * (a_n - a_(n-1)), what all others together would have
-               waited for it alone, had the operation waited for all ranks
-    last       rank r was last, by more than the two clocks' uncertainty (else no rank is counted)
+"""What ranks remember, summed up: who keeps whom waiting, how operations ran, what was lost.
 
 Of operations over UBT also what they lost: a line per rank, and a line per step over all ranks. A
 rank counts the datagrams due on it and those that did not arrive; lines add both up. Times, incast
@@ -23,29 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from latecomer.runtime.telemetry.gain import Gain, completion_s, gain_of
+from latecomer.runtime.telemetry.lateness import Line, lines_of, quantile
+from latecomer.runtime.telemetry.native.by_collective import CollectiveRow, as_table, rows_of
 from latecomer.runtime.telemetry.records import Rank, Record, UbtStep
 
 SHOWN = 10  # steps in the printed table of losses
 SUMMED = "due", "lost", "complete", "early", "timeout", "skipped"
-
-
-@dataclass(frozen=True)
-class Line:
-    """One rank; seconds, and ``last`` as a share of the operations."""
-
-    rank: int
-    operations: int
-    wait_s: float
-    last: float
-    lateness_p50_s: float
-    lateness_p99_s: float
-    wasted_s: float
-    uncertainty_s: float
-
-    def __str__(self) -> str:
-        wait = _ms(self.wait_s)
-        late = f"{_ms(self.lateness_p50_s)} {_ms(self.lateness_p99_s)}"
-        return f"{self.rank:>4} {wait} {self.last:>6.0%} {late} {self.wasted_s:>8.2f} s"
 
 
 @dataclass(frozen=True)
@@ -130,6 +105,8 @@ class Summary:
     missing: tuple[int, ...] = ()  # ranks that sent nothing
     losses: Losses = field(default_factory=Losses)
     gain: Gain = field(default_factory=Gain)
+    collectives: tuple[CollectiveRow, ...] = ()  # of torch's own groups, what wastes most first
+    disagreements: tuple[str, ...] = ()  # where their ranks entered different collectives
 
     def __str__(self) -> str:
         if not self.lines and not self.missing:
@@ -152,10 +129,14 @@ class Summary:
             )
             rows.append(f"{self.messages:.1f} messages per operation")
 
-        rows.append(f"done {self.completion_s * 1e3:.2f} ms after the last arrival (median)")
+        if not math.isnan(self.completion_s):
+            rows.append(f"done {self.completion_s * 1e3:.2f} ms after the last arrival (median)")
         rows += str(self.gain).splitlines()
         if self.losses.ranks:
             rows += ["", str(self.losses)]
+        if self.collectives:
+            rows += ["", as_table(self.collectives)]
+        rows += self.disagreements
         if self.missing:
             rows.append(f"nothing was received from rank(s) {', '.join(map(str, self.missing))}")
         return "\n".join(rows)
@@ -174,7 +155,7 @@ def summarize(ranks: Sequence[Rank], size: int) -> Summary:
 
     # by rank, the records of each operation that all ranks have
     operations = [records for records in by_operation.values() if len(records) == len(ranks) > 0]
-    lines = _lines([rank.rank for rank in ranks], operations)
+    lines = lines_of([rank.rank for rank in ranks], operations)
 
     ways: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
@@ -188,11 +169,12 @@ def summarize(ranks: Sequence[Rank], size: int) -> Summary:
         decisions_s += [record.decided_s - record.arrived_s for record in records.values()]
         latencies_s.append(_latency_s(records))
         completions_s.append(completion_s(records))
+    completions_s = [each for each in completions_s if not math.isnan(each)]
     decisions_s.sort()
     latencies_s.sort()
 
     return Summary(
-        lines=tuple(sorted(lines, key=lambda line: (-line.wasted_s, line.rank))),
+        lines=tuple(lines),
         ways=dict(ways),
         reasons=dict(reasons),
         decision_p50_s=quantile(decisions_s, 0.5),
@@ -203,48 +185,10 @@ def summarize(ranks: Sequence[Rank], size: int) -> Summary:
         messages=sum(rank.messages for rank in ranks) / max(1, len(by_operation)),
         missing=tuple(sorted(set(range(size)) - {rank.rank for rank in ranks})),
         losses=Losses.of(ranks),
-        gain=gain_of(operations),
+        gain=Gain() if any(rank.groups for rank in ranks) else gain_of(operations),
+        collectives=rows_of(ranks),
+        disagreements=tuple(sorted({text for rank in ranks for text in rank.disagreements})),
     )
-
-
-def _lines(ranks: list[int], operations: list[dict[int, Record]]) -> list[Line]:
-    """A line per rank; each operation is given by the ranks' records of it."""
-    waits_s: dict[int, list[float]] = {rank: [] for rank in ranks}
-    lateness_s: dict[int, list[float]] = {rank: [] for rank in ranks}
-    times_last = dict.fromkeys(ranks, 0)
-    wasted_s = dict.fromkeys(ranks, 0.0)
-    uncertainty_s = dict.fromkeys(ranks, 0.0)
-
-    for records in operations:
-        by_arrival = sorted(records.values(), key=lambda record: record.arrived_s)
-        last = by_arrival[-1]
-        median_s = statistics.median(record.arrived_s for record in by_arrival)
-        for record in by_arrival:
-            rank = record.rank
-            waits_s[rank].append(last.arrived_s - record.arrived_s)
-            lateness_s[rank].append(max(0.0, record.arrived_s - median_s))
-            uncertainty_s[rank] = max(uncertainty_s[rank], record.uncertainty_s)
-
-        if len(by_arrival) > 1:
-            last_but_one = by_arrival[-2]
-            alone_s = last.arrived_s - last_but_one.arrived_s
-            wasted_s[last.rank] += alone_s * (len(by_arrival) - 1)
-            if alone_s > last.uncertainty_s + last_but_one.uncertainty_s:
-                times_last[last.rank] += 1
-
-    return [
-        Line(
-            rank=rank,
-            operations=len(operations),
-            wait_s=statistics.fmean(waits_s[rank]) if waits_s[rank] else math.nan,
-            last=times_last[rank] / len(operations) if operations else math.nan,
-            lateness_p50_s=quantile(sorted(lateness_s[rank]), 0.5),
-            lateness_p99_s=quantile(sorted(lateness_s[rank]), 0.99),
-            wasted_s=wasted_s[rank],
-            uncertainty_s=uncertainty_s[rank],
-        )
-        for rank in ranks
-    ]
 
 
 def _latency_s(records: dict[int, Record]) -> float:
@@ -259,15 +203,6 @@ def _count_rows(counts: dict[str, int], meaning: str) -> list[str]:
     """A row per text, the most frequent first."""
     most_frequent_first = sorted(counts.items(), key=lambda item: -item[1])
     return [f"{count:>6} {meaning}: {text}" for text, count in most_frequent_first]
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least ``share`` of the sorted values do not exceed (or NaN)."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:>7.1f} ms"
 
 
 def _loss_lines(steps_by_number: Mapping[int, Sequence[UbtStep]]) -> tuple[LossLine, ...]:

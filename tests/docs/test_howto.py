@@ -19,6 +19,7 @@ PAGES = [
     "own-collective.md",
     "read-a-report.md",
     "simulate.md",
+    "slow-job.md",
     "whatif.md",
 ]
 OURS = re.compile(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from latecomer.runtime.explain.dumps import Dump, Entry, RecordedGroup
 from latecomer.runtime.explain.job import job_of
-from latecomer.runtime.explain.records import Record
+from latecomer.runtime.explain.records import record_of
 from latecomer.runtime.explain.verdicts import verdicts
 
 
@@ -30,7 +30,7 @@ def dump(*operations):
 
 
 def told(dumps, world_size):
-    records = {rank: Record(each) for rank, each in dumps.items()}
+    records = {rank: record_of(each) for rank, each in dumps.items()}
     return verdicts(job_of(records, world_size))
 
 

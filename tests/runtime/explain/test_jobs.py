@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from latecomer.runtime.explain.dumps import Dump
 from latecomer.runtime.explain.job import job_of
-from latecomer.runtime.explain.records import Record
+from latecomer.runtime.explain.records import record_of
 from latecomer.runtime.explain.verdicts import verdicts
 from tests.runtime.explain.jobs import Model, Step
 
@@ -52,7 +52,7 @@ def programs_of(groups, dice):
 def told(model, *, without=(), world_size=None):
     """The verdicts on a model's dumps."""
     records = {
-        rank: Record(msgspec.convert(dump, Dump))
+        rank: record_of(msgspec.convert(dump, Dump))
         for rank, dump in model.dumps().items()
         if rank not in without
     }

@@ -15,8 +15,9 @@ import torch
 import torch.distributed as dist
 
 from latecomer import serve_dumps
-from latecomer.runtime.explain.fetching import ask, read_files, with_members
+from latecomer.runtime.explain.fetching import ask, read_files
 from latecomer.runtime.explain.served import RankFile
+from latecomer.runtime.telemetry.members import with_members
 from latecomer.verify.errors import ArgumentError
 from tests.runtime.spawning import default_group, execute, on_ranks, together
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latecomer.runtime.telemetry.export import trace, write_prometheus, write_trace
+from latecomer.runtime.telemetry.lateness import quantile
 from latecomer.runtime.telemetry.records import Rank, Record, Round, Stage, UbtStep
-from latecomer.runtime.telemetry.summary import Losses, quantile, summarize
+from latecomer.runtime.telemetry.summary import Losses, summarize
 
 
 def _ranks(arrivals, uncertainty_s=0.0, done=lambda last: last + 0.5):

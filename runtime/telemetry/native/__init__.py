@@ -1,0 +1,1 @@
+"""Watches the process groups of torch's own, whose collectives run natively."""

@@ -1,0 +1,238 @@
+"""Told of each collective, send and receive that this rank enters, in any group of torch's own.
+
+    hooks = GroupHooks(entered, ended)
+    hooks.begin()  # on every group that there is
+    hooks.look()   # on those that have been made since
+    hooks.end()
+
+torch calls hooks since 2.14, on the thread that enters the operation, before and after it is
+issued. Where the operation is of CPU tensors its future tells of its end, on a thread of Gloo's.
+Gloo's sends and receives have no future: they are asked for their end by :meth:`GroupHooks.look`.
+What runs on a GPU is only enqueued, and its end is not seen from here.
+
+All members of a group number its collectives alike. Those of a group that is there when the watch
+begins count from then on. A later group is seen with the next operation in one that is watched, or
+half a second later; it has been counting by itself since it was made.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from latecomer.runtime.host import host
+from latecomer.runtime.telemetry.records import BETWEEN_TWO, Members
+from latecomer.runtime.torch_versions import (
+    add_hooks,
+    collectives_so_far,
+    groups_of_rank,
+    groups_so_far,
+    remove_hooks,
+)
+
+HOOK = 0x1A7EC0  # tells ours from hooks of others
+KINDS = {
+    "SEND": "send",
+    "RECV": "recv",
+    "BROADCAST": "broadcast",
+    "ALLREDUCE": "all_reduce",
+    "REDUCE": "reduce",
+    "ALLGATHER": "all_gather",
+    "REDUCE_SCATTER": "reduce_scatter",
+    "ALLTOALL": "all_to_all",
+    "BARRIER": "barrier",
+    "SCATTER": "scatter",
+    "GATHER": "gather",
+}
+"""By torch's name of an operation, ours; what is missing here is no communication."""
+
+ROOTED = ("broadcast", "reduce", "scatter", "gather")
+ANY_SIZES = ("all_to_all", "scatter", "gather")
+"""Operations whose sizes may differ from rank to rank."""
+MOST_ASKED = 1024  # sends and receives of which the end is asked for; of more the oldest are not
+
+
+class Entry(NamedTuple):
+    """An operation that this rank enters; ``entered_s`` by its own clock."""
+
+    group: Members
+    number: int
+    kind: str
+    peer: int
+    entered_s: float
+    bytes: int
+    signature: tuple[str | int, ...]
+    is_seen_to_end: bool
+
+    @property
+    def is_between_two(self) -> bool:
+        """Whether it is a send or a receive."""
+        return self.kind in BETWEEN_TWO
+
+
+Entered = Callable[[Entry], None]
+Ended = Callable[[Entry, float, bool], None]
+"""Told when an operation has ended, by this rank's clock, and whether it has failed."""
+
+
+class GroupHooks:
+    """Ours on the groups of this rank; ``entered`` and ``ended`` are called on any thread."""
+
+    def __init__(self, entered: Entered, ended: Ended) -> None:
+        self.groups: dict[str, Members] = {}
+        self._entered = entered
+        self._ended = ended
+        self._unended: list[tuple[Entry, Any]] = []  # sends and receives, with their work
+        self._looking = host.Lock()
+        self._groups_seen = 0
+
+    def begin(self) -> None:
+        """Attach to the groups that there are."""
+        self._groups_seen = groups_so_far()
+        for group, ranks in groups_of_rank():
+            self._attach(group, ranks, first=0)
+
+    def end(self) -> None:
+        """Detach from all; what is under way then is told of no more."""
+        self._ended = _ignore
+        with self._looking:
+            for group, _ in groups_of_rank():
+                if group.group_name in self.groups:
+                    remove_hooks(group, HOOK)
+            self.groups = {}
+            self._unended = []
+
+    def look(self) -> None:
+        """Attach to new groups, and see which sends and receives have ended."""
+        self._look_for_groups()
+        with self._looking:
+            asked, self._unended = self._unended, []
+            still: list[tuple[Entry, Any]] = []
+            for entry, work in asked:
+                if work.is_completed():
+                    self._ended(entry, host.monotonic(), False)
+                else:
+                    still.append((entry, work))
+            self._unended = (still + self._unended)[-MOST_ASKED:]
+
+    def _look_for_groups(self) -> None:
+        """Attach to those that have been made since."""
+        with self._looking:
+            self._groups_seen = groups_so_far()
+            for group, ranks in groups_of_rank():
+                if group.group_name not in self.groups:
+                    self._attach(group, ranks, collectives_so_far(group))
+
+    def _before_any(self, entry: Entry) -> None:
+        """An operation is about to be issued."""
+        if groups_so_far() != self._groups_seen:
+            self._look_for_groups()
+        self._entered(entry)
+
+    def _attach(self, group: dist.ProcessGroup, ranks: list[int], first: int) -> None:
+        members = Members(
+            name=group.group_name,
+            ranks=tuple(ranks),
+            description=group.group_desc,
+            backend=dist.get_backend(group),
+        )
+        # It holds no reference to the group, which would keep Gloo's threads beyond its end.
+        told = _Told(members, first, self._before_any, self._issued)
+        add_hooks(group, HOOK, told.before, told.after)
+        self.groups[members.name] = members
+
+    def _issued(self, entry: Entry, work: Any) -> None:
+        """It is on its way; who tells of its end?"""
+        if not entry.is_seen_to_end:
+            return
+        if entry.is_between_two:
+            self._unended.append((entry, work))
+        else:
+            work.get_future().add_done_callback(functools.partial(self._has_ended, entry))
+
+    def _has_ended(self, entry: Entry, future: torch.futures.Future[Any]) -> None:
+        now_s = host.monotonic()
+        failed = False
+        try:
+            future.value()
+        except RuntimeError:
+            failed = True
+        self._ended(entry, now_s, failed)
+
+
+def _ignore(entry: Entry, done_s: float, failed: bool) -> None:
+    """The watch is over."""
+
+
+class _Told:
+    """What torch tells of one group."""
+
+    def __init__(
+        self,
+        group: Members,
+        first: int,
+        entered: Entered,
+        issued: Callable[[Entry, Any], None],
+    ) -> None:
+        self._group = group
+        self._is_on_cpu = "nccl" not in group.backend  # of operations without a tensor
+        self._entered = entered
+        self._issued = issued
+        self._next = first
+        self._next_between: dict[tuple[str, int], int] = {}
+        self._by_id: dict[int, Entry] = {}
+
+    def before(self, arguments: Any) -> None:
+        """An operation is about to be issued."""
+        entered_s = host.monotonic()
+        kind = KINDS.get(arguments.name.name)
+        if kind is None:
+            return
+        entry = self._entry(kind, arguments, entered_s)
+        self._by_id[arguments.op_id] = entry
+        self._entered(entry)
+
+    def after(self, arguments: Any) -> None:
+        """It has been."""
+        entry = self._by_id.pop(arguments.op_id, None)
+        if entry is not None and arguments.work is not None:
+            self._issued(entry, arguments.work)
+
+    def _entry(self, kind: str, arguments: Any, entered_s: float) -> Entry:
+        inputs = arguments.input_tensors
+        outputs = arguments.output_tensors
+        root = arguments.root
+        peer = -1
+        if kind in BETWEEN_TWO:
+            if root >= 0:
+                peer = self._group.ranks[root]
+            number = self._next_between.get((kind, peer), 0)
+            self._next_between[kind, peer] = number + 1
+        else:
+            number = self._next
+            self._next += 1
+
+        elements_in = sum(tensor.numel() for tensor in inputs)
+        elements_out = sum(tensor.numel() for tensor in outputs)
+        one = next(iter((*inputs, *outputs)), None)
+        signature: tuple[str | int, ...] = (kind,)
+        if one is not None and kind not in ("scatter", "gather"):  # there the root alone has all
+            signature += (str(one.dtype).removeprefix("torch."),)
+        if kind in ROOTED:
+            signature += (f"root {self._group.ranks[root]}",)
+        if kind not in ANY_SIZES and one is not None:
+            signature += (elements_in, elements_out)
+        return Entry(
+            group=self._group,
+            number=number,
+            kind=kind,
+            peer=peer,
+            entered_s=entered_s,
+            bytes=max(elements_in, elements_out) * (one.element_size() if one is not None else 0),
+            signature=signature,
+            is_seen_to_end=one.device.type == "cpu" if one is not None else self._is_on_cpu,
+        )

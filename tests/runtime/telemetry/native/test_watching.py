@@ -1,0 +1,157 @@
+"""``latecomer.watch`` on torch's own process groups, in ranks that are processes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import latecomer
+from latecomer.runtime.explain.findings import findings
+from latecomer.runtime.explain.sources import read_sources
+from latecomer.runtime.telemetry.files import DUMPS
+from latecomer.runtime.torch_versions import HAS_HOOKS
+from tests.runtime.spawning import default_group, on_ranks, together
+
+needs_hooks = pytest.mark.skipif(not HAS_HOOKS, reason="hooks are there from torch 2.14 on")
+LATE_S = 0.05
+
+
+class Log(logging.Handler):
+    """What this rank has told, as one ``text``."""
+
+    text = ""
+
+    def __enter__(self):
+        logging.getLogger("latecomer").addHandler(self)
+        return self
+
+    def __exit__(self, *exception):
+        logging.getLogger("latecomer").removeHandler(self)
+
+    def emit(self, record):
+        self.text += f"{record.getMessage()}\n"
+
+
+@needs_hooks
+@on_ranks(4)
+def test_each_collective_of_each_group_is_seen_with_who_came_last(rank, size, store):
+    default_group("gloo", rank, size, store)
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    with latecomer.watch() as watched:
+        later = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+        for _ in range(12):
+            if rank == 2:
+                time.sleep(LATE_S)
+            dist.all_reduce(torch.ones(8))
+            dist.broadcast(torch.ones(2), 3, group=pairs[1]) if rank >= 2 else None
+            dist.all_reduce(torch.ones(4), group=later[rank % 2])
+        if rank == 0:
+            dist.send(torch.ones(2), 1)
+        elif rank == 1:
+            dist.recv(torch.ones(2), 0)
+
+    summary = watched.summary()
+    rows = {(row.kind, row.ranks): row for row in summary.collectives}
+    of_all = rows["all_reduce", (0, 1, 2, 3)]
+    assert (of_all.times, of_all.bytes) == (12, 12 * 8 * 4)
+    assert of_all.lines[0].rank == 2
+    assert of_all.lines[0].last >= 0.75  # it sleeps; a machine that is busy may hold up another
+    assert of_all.lines[0].lateness_p50_s > LATE_S / 2
+    assert rows["broadcast", (2, 3)].times == 12
+    assert ("broadcast", (0, 1)) not in rows
+    assert rows["all_reduce", (0, 2)].times == rows["all_reduce", (1, 3)].times == 12
+    assert summary.lines[0].rank == 2
+    assert "all_reduce      default_pg           4     12  2: " in str(summary)
+    assert json.loads(summary.as_json())["collectives"][0]["kind"] == "all_reduce"
+
+    own = watched.ranks[rank]
+    between = [each for each in own.collectives if each.is_between_two]
+    assert [(each.kind, each.peer) for each in between] == {
+        0: [("send", 1)],
+        1: [("recv", 0)],
+    }.get(rank, [])
+    assert not any(each.failed for each in own.collectives)
+    dist.destroy_process_group()
+
+
+@needs_hooks
+@on_ranks(2)
+def test_training_with_ddp_is_seen_and_hooks_are_taken_away(rank, size, store):
+    default_group("gloo", rank, size, store)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    with latecomer.watch() as watched:
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+    times = {row.kind: row.times for row in watched.summary().collectives}
+    assert times["all_reduce"] == 3
+
+    dist.all_reduce(torch.ones(1))  # of which nobody is told any more
+    with latecomer.watch() as again:
+        dist.barrier()
+    (row,) = again.summary().collectives
+    assert (row.kind, row.times) == ("barrier", 1)
+    dist.destroy_process_group()
+
+
+@needs_hooks
+@on_ranks(3)
+def test_a_rank_that_does_not_come_is_told_and_dumps_are_written(rank, size, store, tmp_path):
+    default_group("gloo", rank, size, store)
+    directory = tmp_path / "watched"
+    with Log() as log, latecomer.watch(directory=directory, overdue_s=0.5):
+        dist.all_reduce(torch.ones(8))
+        if rank != 1:
+            work = dist.all_reduce(torch.ones(8), async_op=True)
+            while not (directory / DUMPS / f"rank_{rank}.json").exists():
+                time.sleep(0.05)
+            assert "it has been in all_reduce 1 of group 0" in log.text
+            if rank == 0:
+                assert "not there yet: rank 1" in log.text
+        together(store, rank, size, "has told")
+        if rank == 1:
+            work = dist.all_reduce(torch.ones(8), async_op=True)
+        work.wait()
+    if rank == 0:
+        dumps = [directory / DUMPS / f"rank_{each}.json" for each in (0, 2)]
+        (verdict,) = findings(read_sources(dumps), world_size=size)
+        assert verdict.ranks == (1,)
+    dist.destroy_process_group()
+
+
+@needs_hooks
+@on_ranks(3)
+def test_different_collectives_are_named_while_ranks_are_in_them(rank, size, store, tmp_path):
+    default_group("gloo", rank, size, store)
+    with Log() as log, latecomer.watch() as watched:
+        if rank == 2:
+            work = dist.barrier(async_op=True)
+        else:
+            work = dist.broadcast(torch.ones(4), 0, async_op=True)
+        if rank < 2:
+            until_s = time.monotonic() + 30
+            while "different collectives" not in log.text and time.monotonic() < until_s:
+                time.sleep(0.01)
+            expected = "ranks 0, 1: broadcast float32 root 0 4 0; rank 2: barrier"
+            assert expected in log.text
+        together(store, rank, size, "has told")
+    assert any("rank 2: barrier" in text for text in watched.summary().disagreements)
+    del work
+    dist.destroy_process_group()
+
+
+@on_ranks(1)
+def test_without_a_group_or_hooks_it_says_what_it_needs(rank, size, store):
+    if not HAS_HOOKS:
+        default_group("gloo", rank, size, store)
+    with Log() as log, latecomer.watch() as watched:
+        pass
+    assert "torch's own groups are watched after init_process_group(), with torch 2.14" in (
+        log.text
+    )
+    assert torch.__version__ in log.text
+    assert str(watched.summary()) == "nothing was watched"
