@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from latecomer.verify.output import write_atomically
+from latecomer.verify.replacing import DRAWING, PAGE, Force, require_replaceable
+
 if TYPE_CHECKING:
     from latecomer.runtime.explain.verdicts import Verdict
 
@@ -45,6 +48,13 @@ def explain(
         typer.Option(help="How many ranks the job has, where dumps of some may be missing.", min=1),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw who waits for whom.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write all of it as a page.")
+    ] = None,
+    force: Force = False,
 ) -> None:
     """Say which rank holds up a job, and how that follows from what its ranks have left behind.
 
@@ -56,9 +66,15 @@ def explain(
       latecomer explain dumps/nccl_trace_rank_* --world-size 16
       latecomer explain watched/
       latecomer explain dumps/ --json
+      latecomer explain dumps/ --html waits.html --picture waits.svg
     """
-    from latecomer.runtime.explain.findings import findings
+    from latecomer.runtime.explain.findings import findings, places
     from latecomer.runtime.explain.sources import read_sources
+
+    if picture is not None:
+        require_replaceable("--picture", picture, DRAWING, inputs=paths, force=force)
+    if html is not None:
+        require_replaceable("--html", html, PAGE, inputs=paths, force=force)
 
     sources = read_sources(paths, processes=os.cpu_count() or 1)
     for notice in sources.notices:
@@ -68,6 +84,17 @@ def explain(
         print(msgspec.json.encode({"verdicts": found}).decode())
     else:
         print("\n\n".join(as_text(verdict) for verdict in found))
+    if picture is not None or html is not None:
+        from latecomer.runtime.explain.page import as_page
+        from latecomer.runtime.explain.picture import as_picture
+
+        texts = [as_text(verdict) for verdict in found]
+        title = texts[0].split("\n", 1)[0]
+        standing = places(sources, found, world_size)
+        if picture is not None:
+            write_atomically(picture, as_picture(title, standing).encode())
+        if html is not None:
+            write_atomically(html, as_page(title, texts, standing).encode())
     sys.exit(int(any(verdict.kind != "ok" for verdict in found)))
 
 

@@ -4,10 +4,13 @@ what the other leaves open.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from latecomer.runtime.explain.job import job_of
 from latecomer.runtime.explain.launches import verdicts_of_reports
 from latecomer.runtime.explain.slow import slow_verdicts
 from latecomer.runtime.explain.sources import Sources
+from latecomer.runtime.explain.standing import Place, places_of, places_of_verdicts
 from latecomer.runtime.explain.verdicts import Verdict, verdicts
 
 HOLDS = ("mismatch", "absent", "stuck", "cycle", "p2p", "hung", "nodump")
@@ -31,3 +34,12 @@ def findings(sources: Sources, world_size: int | None = None) -> list[Verdict]:
     found = found or [Verdict("ok", ())]
     blaming = [verdict for verdict in found if verdict.kind != "ok"]
     return blaming or found[:1]
+
+
+def places(
+    sources: Sources, found: Sequence[Verdict], world_size: int | None = None
+) -> list[Place]:
+    """Where the ranks stand, for a picture of what was found."""
+    if sources.records:
+        return places_of(job_of(sources.records, world_size), found)
+    return places_of_verdicts(found)

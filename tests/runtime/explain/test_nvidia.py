@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import pickle
 import random
+import sys
 import tarfile
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import pytest
 
 from latecomer.runtime.explain.findings import findings
 from latecomer.runtime.explain.sources import read_sources
+from tests.runtime.spawning import execute
 
-ARCHIVE = Path(__file__).parents[3] / "examples" / "dumps" / "nvidia.tar.gz"
+ROOT = Path(__file__).parents[3]
+ARCHIVE = ROOT / "examples" / "dumps" / "nvidia.tar.gz"
 TRUTH = {
     "gpu_error_1st": ("stuck", (12, 14)),
     "gpu_error_2nd": ("stuck", (9, 14)),
@@ -80,3 +83,14 @@ def test_ranks_are_named_whatever_their_numbers_are(name, archive, tmp_path):
     paths = sorted(tmp_path.iterdir())
     (verdict,) = findings(read_sources(paths))
     assert (verdict.kind, verdict.ranks) == (kind, tuple(rank + shift for rank in culprits))
+
+
+def test_the_picture_of_the_docs_is_what_is_drawn_now(archive, tmp_path):
+    arguments = ["explain", archive / "lock_gil_2nd", "--picture", "waits.svg", "--html", "w.html"]
+    completed = execute(sys.executable, "-m", "latecomer", *arguments, cwd=tmp_path)
+    assert completed.returncode == 1
+    drawn = (tmp_path / "waits.svg").read_text()
+    assert drawn.split("<svg", 1)[0] == ""
+    assert "ranks 10, 15 never entered" in (tmp_path / "w.html").read_text()
+    assert drawn == (ROOT / "docs/pictures/waits.svg").read_text()
+    assert ">ranks 10, 15<" in drawn
