@@ -53,6 +53,7 @@ DOORS_TO_SYNTH = {
     "runtime.simulation.report": "and as they are printed",
     "runtime.whatif.command": "quantities as people type them",
     "runtime.whatif.report": "and as they are printed",
+    "runtime.whatif.pipeline_plans": "what a recorded pipeline could run instead is planned",
     "runtime.selftest": "the self-test runs schedules of all kinds",
 }
 """What of ``runtime`` imports ``synth``, and why; all else executes what is handed in."""

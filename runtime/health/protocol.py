@@ -8,8 +8,10 @@ once more soon after, since a socket that is full loses all that comes at a time
 
 Two ranks that give up at the same moment may have heard different answers, where another one stops
 between two of its own. So after an alarm the lowest of the ranks that answer decides, and the
-others wait for its verdict a little longer than they do for answers; and whoever hears a verdict
-passes it on to those that have asked, since who has reached it may be gone by then.
+others wait for its verdict a little longer than they do for answers. If it has answered, and gives
+no sign of life when it is asked again for its verdict, it has stopped since: it counts as silent,
+and the next one decides. Whoever hears a verdict passes it on to those that have asked, since who
+has reached it may be gone by then.
 
 Each message is one datagram, so words are shortened until they fit, and what is left out is marked;
 which ranks failed always goes whole, as a bit for each rank of the group.
@@ -84,6 +86,7 @@ class Question:
     again_s: float  # between two times that it is asked
     defers_s: float  # so much longer a rank waits for the verdict of a lower one that answers
     is_over: bool = False
+    silent_s: float = 0.0  # since the last sign of life of the rank that is to decide
 
     def decider(self, rank: int) -> int:
         """The lowest of ``rank``, who asks, and of those that answer and have not finished."""
@@ -97,6 +100,15 @@ class Question:
     def time_s(self, rank: int) -> float:
         """How long it is still open for ``rank``, who asks."""
         return self.left_s + (self.defers_s if self.defers(rank) else 0.0)
+
+    def pass_over(self, rank: int) -> bool:
+        """Let the next one decide where the decider of ``rank`` is silent by now; whether it is."""
+        if not self.defers(rank) or self.silent_s < max(self.defers_s, TRIES * self.again_s):
+            return False
+        del self.answers[self.decider(rank)]
+        self.left_s = 0.0
+        self.silent_s = 0.0
+        return self.defers(rank)
 
     def due_s(self, rank: int) -> float:
         """When to ask again, or to end it."""
@@ -198,7 +210,9 @@ class HealthProtocol(Protocol[bytes, str]):
         for question in self._open.values():
             if now_s >= question.due_s(self.rank):
                 # what is more than that, this process was not running
-                question.left_s -= min(now_s - question.asked_s, 2 * question.again_s)
+                passed_s = min(now_s - question.asked_s, 2 * question.again_s)
+                question.left_s -= passed_s
+                question.silent_s += passed_s
                 question.asked_s = now_s
                 self._send_question(question)
         if self._goodbye_due_s is not None and now_s >= self._goodbye_due_s:
@@ -226,7 +240,10 @@ class HealthProtocol(Protocol[bytes, str]):
             for question in self._open.values():
                 question.answers[sender] = status
         elif number in self._open:
-            self._open[number].answers[sender] = status
+            question = self._open[number]
+            question.answers[sender] = status
+            if sender == question.decider(self.rank):
+                question.silent_s = 0.0
 
     def _say_goodbye(self, now_s: float) -> None:
         if not self.has_left:
@@ -247,7 +264,10 @@ class HealthProtocol(Protocol[bytes, str]):
         for question in list(self._open.values()):
             are_there = len(question.answers) == self.world_size
             is_answered = are_there and not question.defers(self.rank)
-            if is_answered or question.time_s(self.rank) <= 0 or self.verdict is not None:
+            is_late = question.time_s(self.rank) <= 0
+            if is_late and self.verdict is None and question.pass_over(self.rank):
+                continue
+            if is_answered or is_late or self.verdict is not None:
                 question.is_over = True
                 del self._open[question.number]
 

@@ -33,12 +33,14 @@ from latecomer.runtime.optireduce.udp.compiled.choice import choose
 from latecomer.runtime.optireduce.udp.endpoint import Endpoint
 from latecomer.runtime.optireduce.udp.loop import UdpLoop
 from latecomer.runtime.optireduce.udp.protocol import UdpProtocol
+from latecomer.runtime.optireduce.udp.sender import REPEAT_MOST_S
 from latecomer.runtime.torch_versions import Store
 from latecomer.runtime.work import AllReduceWork, require_summable
 from latecomer.verify.errors import ArgumentError, LatecomerError
 
 logger = logging.getLogger("latecomer")
 CPU = torch.device("cpu")
+LINGER_S = 4 * REPEAT_MOST_S  # how long a rank that closes answers those that stay
 SUSPECT_S = 0.5  # a rank that is so late for an operation is asked whether it is alive
 
 
@@ -225,6 +227,10 @@ class OptiReduceEngine:
         """Release threads and connections; ``at_once``: without waiting for TCP's operations."""
         has_closed(self)
         self.source.close()
+        if self._loop is not None and not at_once and self.failure is None:
+            # Nothing is sent twice over UBT. A peer that has lost all of a shard asks for it again
+            # and again, and is told that it is gone; but not by one that has closed.
+            host.sleep(LINGER_S)
         (self._loop or self._channel).close()
         self.reliable.close(at_once=at_once)
 

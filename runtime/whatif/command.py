@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from latecomer.verify.errors import ArgumentError
+from latecomer.verify.replacing import SCHEDULE, Force, require_replaceable
 
 if TYPE_CHECKING:
     from latecomer.runtime.whatif.report import Case
@@ -23,7 +24,7 @@ def whatif(
         typer.Argument(
             metavar="FILE...",
             help="Traces of torch's profiler, one of each rank; or dumps of Flight Recorders; or "
-            "the directory of latecomer.watch; or a file of arrivals.",
+            "the directory of latecomer.watch; or a file of arrivals, or of a pipeline's spans.",
         ),
     ],
     size: Annotated[
@@ -41,7 +42,24 @@ def whatif(
         ),
     ] = None,
     bucket: Annotated[str, typer.Option(help="Of DDP.")] = "25MiB",
+    weight_share: Annotated[
+        float | None,
+        typer.Option(
+            help="Of a pipeline's backward pass, what is for the weights. Default: as recorded, or "
+            "half.",
+            min=0.01,
+            max=0.99,
+        ),
+    ] = None,
+    schedule: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="Write the pipeline's planned schedule, within the memory of the recorded one.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    force: Force = False,
 ) -> None:
     """Say what late ranks cost a job, what would help most, and what an all-reduce could gain.
 
@@ -54,15 +72,34 @@ def whatif(
       latecomer whatif arrivals.json --bytes 2GiB --bandwidth 100Gbit/s
       latecomer whatif traces/ --bytes 25MiB --bandwidth 25Gbit/s
       latecomer whatif watched/ --json
+      latecomer whatif pipeline.json --schedule planned.json
     """
-    from latecomer.runtime.whatif.inputs import read_recording
+    from latecomer.runtime.whatif import pipeline_plans
+    from latecomer.runtime.whatif.inputs import read_recorded
     from latecomer.runtime.whatif.report import answer, as_text
 
-    recording = read_recording(paths)
-    is_sized = all(operation.nbytes for operation in recording.operations)
-    cases = _cases(size, bandwidth, latency, overlap, bucket, is_sized=is_sized)
-    said = answer(recording, cases)
-    print(json_text.dumps(said.as_json()) if json else as_text(said))
+    recorded = read_recorded(paths)
+    if schedule is not None:
+        if recorded.pipeline is None:
+            raise ArgumentError("--schedule", str(schedule), "is for what a pipeline has recorded")
+        require_replaceable("--schedule", schedule, SCHEDULE, inputs=paths, force=force)
+    said: dict[str, object] = {}
+    texts = []
+    if recorded.pipeline is not None:
+        advice = pipeline_plans.advise(
+            recorded.pipeline, weight_share=weight_share, schedule=schedule
+        )
+        said["pipeline"] = advice.as_json()
+        texts.append(pipeline_plans.as_text(advice))
+        if schedule is not None:
+            texts.append(f"written: {schedule}")
+    if recorded.collectives is not None:
+        is_sized = all(operation.nbytes for operation in recorded.collectives.operations)
+        cases = _cases(size, bandwidth, latency, overlap, bucket, is_sized=is_sized)
+        about_collectives = answer(recorded.collectives, cases)
+        said |= about_collectives.as_json()
+        texts.append(as_text(about_collectives))
+    print(json_text.dumps(said) if json else "\n\n".join(texts))
 
 
 def _cases(

@@ -24,6 +24,12 @@ from latecomer.runtime.explain.dumps import ranks_of, read_bytes
 from latecomer.runtime.explain.sources import RANK
 from latecomer.runtime.whatif.clocks import Clocks, align
 from latecomer.runtime.whatif.operations import BYTES_OF, Operation, Recording, kind_of
+from latecomer.runtime.whatif.pipeline_spans import (
+    ACTION,
+    Event,
+    PipelineSpans,
+    spans_of_events,
+)
 from latecomer.verify.errors import ArgumentError, FormatError
 
 MOST_BYTES = 2**31  # of a trace, packed or not
@@ -33,6 +39,7 @@ KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)")
 GLOO = re.compile(r"gloo:(\w+)")
 SYNCHRONOUS = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.I)
 """Collectives that no rank leaves before all have come."""
+FINE_S = 1e-3  # clocks that are aligned so well show messages
 NCCL_EVENT = "start of NCCL's kernel on the device"
 GLOO_EVENT = "start of the operation on Gloo's thread"
 
@@ -91,6 +98,7 @@ class RankTrace:
     spans: list[Span] = field(default_factory=list)  # in their order
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)  # by group
     steps: dict[int, tuple[float, float]] = field(default_factory=dict)  # by number
+    actions: list[Event] = field(default_factory=list)  # of a pipeline
     is_nccl: bool = False
 
 
@@ -99,12 +107,12 @@ def is_trace(beginning: bytes) -> bool:
     return b'"schemaVersion"' in beginning or b'"traceEvents"' in beginning
 
 
-def read_traces(paths: Sequence[Path]) -> Recording:
-    """The collectives in the traces of a job's ranks.
+def read_traces(paths: Sequence[Path]) -> list[RankTrace]:
+    """The traces of a job's ranks.
 
     Raises:
         FormatError: a file is no trace, or two are of one rank.
-        ArgumentError: there is one alone, or what they have can't be matched.
+        ArgumentError: there is one alone.
     """
     traces: dict[int, RankTrace] = {}
     for path in paths:
@@ -114,7 +122,7 @@ def read_traces(paths: Sequence[Path]) -> Recording:
         traces[trace.rank] = trace
     if len(traces) < 2:
         raise ArgumentError("FILE", len(traces), "must be the traces of two ranks or more")
-    return recording_of(list(traces.values()))
+    return list(traces.values())
 
 
 def read_trace(path: Path) -> RankTrace:
@@ -143,6 +151,7 @@ def read_trace(path: Path) -> RankTrace:
     for event in raw.events:
         _take(event, trace)
     trace.spans.sort()
+    trace.actions.sort(key=lambda action: action.start_s)
     return trace
 
 
@@ -153,6 +162,8 @@ def _take(event: _Event, trace: RankTrace) -> None:
     if step := STEP.match(event.name):
         if event.cat == "user_annotation":
             trace.steps[int(step[1])] = begin_s, end_s
+    elif ACTION.fullmatch(event.name):
+        trace.actions.append(Event(event.cat, event.name, begin_s, end_s - begin_s))
     elif event.cat.lower() == "kernel" and (kernel := KERNEL.match(event.name)):
         given = _Arguments()
         if isinstance(event.args, dict):
@@ -174,17 +185,15 @@ def _take(event: _Event, trace: RankTrace) -> None:
 
 
 def recording_of(traces: Sequence[RankTrace]) -> Recording:
-    """The collectives that all of a group's ranks have recorded, on one clock."""
-    matched = [each for group in _groups(traces) for each in _matched(*group)]
+    """The collectives that all of a group's ranks have recorded, on one clock.
+
+    ArgumentError is raised if there is none, or what ranks have can't be matched.
+    """
+    matched = _all_matched(traces)
     if not matched:
         requirement = "have no collective that all ranks of a group have recorded"
         raise ArgumentError("FILE", f"{len(traces)} traces", requirement)
-    synchronous = [
-        {rank: (span.start_s, span.end_s) for rank, span in each.items()}
-        for each in matched
-        if all(SYNCHRONOUS.search(span.kind) for span in each.values())
-    ]
-    clocks = align(synchronous, {trace.rank: trace.host for trace in traces})
+    clocks = _clocks(traces, matched)
     operations = [_operation(each, clocks) for each in matched]
     operations.sort(key=lambda operation: operation.first_s)
     steps = _steps(traces, operations)
@@ -197,6 +206,37 @@ def recording_of(traces: Sequence[RankTrace]) -> Recording:
         lasted_s=sum(end_s - begin_s for begin_s, end_s in steps),
         clocks=clocks.text,
     )
+
+
+def pipeline_of(traces: Sequence[RankTrace]) -> PipelineSpans | None:
+    """The pipeline of which torch has named the actions, if there is one; ArgumentError as there.
+
+    Ranks of several hosts have their clocks aligned by collectives, where there are any.
+    """
+    if not any(trace.actions for trace in traces):
+        return None
+    clocks = _clocks(traces, _all_matched(traces))
+    events = {}
+    for trace in traces:
+        shift_s = clocks.shifts_s[trace.rank]
+        events[trace.rank] = [
+            action._replace(start_s=action.start_s + shift_s) for action in trace.actions
+        ]
+    source = f"traces of {len(traces)} ranks"
+    return spans_of_events(events, source, has_links=clocks.uncertainty_s <= FINE_S)
+
+
+def _all_matched(traces: Sequence[RankTrace]) -> list[dict[int, Span]]:
+    return [each for group in _groups(traces) for each in _matched(*group)]
+
+
+def _clocks(traces: Sequence[RankTrace], matched: Sequence[dict[int, Span]]) -> Clocks:
+    synchronous = [
+        {rank: (span.start_s, span.end_s) for rank, span in each.items()}
+        for each in matched
+        if all(SYNCHRONOUS.search(span.kind) for span in each.values())
+    ]
+    return align(synchronous, {trace.rank: trace.host for trace in traces})
 
 
 def _groups(traces: Sequence[RankTrace]) -> Iterable[tuple[str, dict[int, list[Span]]]]:

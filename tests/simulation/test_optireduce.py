@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from latecomer.runtime.optireduce import engine
 from latecomer.runtime.optireduce.loss import StepRecord
 from latecomer.runtime.optireduce.udp.bucket import Bucket
 from latecomer.runtime.optireduce.udp.loop import UdpLoop
@@ -79,3 +80,13 @@ def test_a_rank_that_was_stopped_for_too_long_gets_an_error_of_ours():
     execution = execute(calm)
     assert execution.problems == []
     assert execution.told[2].errors or isinstance(execution.outcomes[2].error, LatecomerError)
+
+
+def test_who_closes_tells_who_has_lost_its_shard_that_it_is_gone(monkeypatch):
+    """Nothing is sent twice; without an answer the other one would wait, and then fail."""
+    plan = plan_of(300150, sizes=(5, 100, 5))
+    assert execute(plan).problems == []
+    assert not any(says.errors for says in execute(plan).told.values())
+    monkeypatch.setattr(engine, "LINGER_S", 0)
+    errors = [text for says in execute(plan).told.values() for text in says.errors.values()]
+    assert any("closed while others wait" in text for text in errors)

@@ -8,6 +8,7 @@ import msgspec
 
 from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.executor.tcp import transfer
+from latecomer.runtime.executor.tcp.loop import EventLoop
 from latecomer.runtime.health import diagnosis
 from latecomer.runtime.network import clock
 from latecomer.runtime.policy.agent import Decided, RankAgent
@@ -84,6 +85,14 @@ def test_an_operation_without_elements_needs_no_word_of_who_has_closed():
         plan = drawn(seed)
         empty = msgspec.structs.replace(plan, kind="auto", sizes=(0,) * 4, lost=0.3, faults=())
         assert execute(empty).problems == []
+
+
+def test_who_stood_behind_a_slow_operation_is_waited_for_from_its_end_on(monkeypatch):
+    """The one before took nearly the time-out, but went on; nobody had waited for the next one."""
+    plan = drawn(74650)
+    assert execute(plan).problems == []
+    monkeypatch.setattr(EventLoop, "_begin_wait_behind", lambda loop, complete: None)
+    assert "closed while others wait" in execute(plan).problems[0]
 
 
 def test_a_start_that_fails_leaves_no_thread():

@@ -188,9 +188,21 @@ class EventLoop:
         return bool(self._states or self._submitted or self._calls)
 
     def _end_complete(self) -> None:
-        for state in [state for state in self._states.values() if not state.left]:
+        complete = [state for state in self._states.values() if not state.left]
+        if complete:
+            self._begin_wait_behind(complete)
+        for state in complete:
             del self._states[state.number]
             self._ended(state.work)
+
+    def _begin_wait_behind(self, complete: list[TransferState]) -> None:
+        """The operation behind one that ends is waited for from now on, not since it was submitted.
+
+        It stood behind the other one, which may have taken long, and went on.
+        """
+        left = self._states.keys() - {state.number for state in complete}
+        if left and min(left) > min(self._states):
+            self._states[min(left)].moved_s = host.monotonic()
 
     def _enter(self, work: AllReduceWork) -> None:
         state = TransferState(work, self._spare, self._observer, self._sizes)

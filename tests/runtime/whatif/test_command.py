@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from latecomer.runtime.whatif.inputs import read_recording
+from latecomer.runtime.whatif.inputs import read_recorded
 from latecomer.verify.errors import ArgumentError, FormatError
 from tests.runtime.explain.jobs import Model, Step
 from tests.runtime.spawning import execute
@@ -55,7 +55,7 @@ def test_what_is_needed_is_asked_for(tmp_path):
 
 def test_a_watch_is_read(tmp_path):
     watch_two_ranks(tmp_path)
-    recording = read_recording([tmp_path])
+    recording = read_recorded([tmp_path]).collectives
     assert recording.unit == "operation"
     assert len(recording.operations) == 4
     for operation in recording.operations:
@@ -69,17 +69,17 @@ def test_dumps_are_read(tmp_path):
     programs = {0: both * 3, 1: both * 3, 2: [Step("world", numel=16)] * 3}
     for rank, dump in Model(groups, programs).run().dumps().items():
         (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
-    recording = read_recording([tmp_path])
+    recording = read_recorded([tmp_path]).collectives
     assert sorted((each.size, each.nbytes) for each in recording.operations) == [
         *[(2, 64)] * 3,
         *[(3, 64)] * 3,
     ]
     assert recording.clocks.startswith("as they were")
     with pytest.raises(ArgumentError, match="no collective that all ranks of a group"):
-        read_recording([tmp_path / "_dump_2"])
+        read_recorded([tmp_path / "_dump_2"])
 
 
 def test_what_is_nothing_of_these_is_refused(tmp_path):
     (tmp_path / "notes").write_text("of a run\n")
     with pytest.raises((ArgumentError, FormatError), match="is no file of arrivals"):
-        read_recording([tmp_path])
+        read_recorded([tmp_path])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from latecomer.runtime.whatif.inputs import read_recording
-from latecomer.runtime.whatif.kineto import read_trace, read_traces
+from latecomer.runtime.whatif.inputs import read_recorded
+from latecomer.runtime.whatif.kineto import read_trace, read_traces, recording_of
 from latecomer.runtime.whatif.operations import ALL_REDUCE
 from latecomer.verify.errors import ArgumentError, FormatError
 from tests.runtime.whatif.traces import job, trace, write
@@ -29,7 +29,7 @@ def test_arrivals_are_those_of_the_job(tmp_path_factory, library, ranks_told, se
         for rank in range(ranks)
     ]
     folder = tmp_path_factory.mktemp("traces")
-    recording = read_recording(write(folder, traces, packed=bool(seed % 2)))
+    recording = read_recorded(write(folder, traces, packed=bool(seed % 2))).collectives
 
     assert recording.steps == len(recorded.arrivals_s) == len(recording.operations)
     assert recording.step_s == pytest.approx(recorded.step_s)
@@ -46,7 +46,7 @@ def test_arrivals_are_those_of_the_job(tmp_path_factory, library, ranks_told, se
 def test_clocks_are_known_as_well_as_the_last_ranks_take(tmp_path):
     recorded = job(seed=3, ranks=2, steps=40)  # each rank is last at some time
     traces = [trace(recorded, rank, clock_s=0.7 * rank) for rank in range(2)]
-    recording = read_traces(write(tmp_path, traces))
+    recording = recording_of(read_traces(write(tmp_path, traces)))
     assert recording.clocks == "differed by up to 700 ms, aligned within 3 ms"
 
 
@@ -62,7 +62,7 @@ def test_ranks_of_a_host_have_one_clock(tmp_path_factory, seed):
     traces = [
         trace(recorded, rank, clock_s=ahead_s[rank], host=f"node{rank // 3}") for rank in range(6)
     ]
-    recording = read_traces(write(tmp_path_factory.mktemp("traces"), traces))
+    recording = recording_of(read_traces(write(tmp_path_factory.mktemp("traces"), traces)))
     for operation, arrivals_s in zip(recording.operations, recorded.arrivals_s, strict=True):
         for host in (slice(0, 3), slice(3, 6)):
             first_s, *others_s = operation.arrivals_s[host]
@@ -72,14 +72,16 @@ def test_ranks_of_a_host_have_one_clock(tmp_path_factory, seed):
             assert found_s == pytest.approx(true_s, abs=1e-6)
 
     alone = [trace(recorded, rank, host="node0") for rank in range(6)]
-    assert read_traces(write(tmp_path_factory.mktemp("traces"), alone)).clocks == "one host's"
+    assert recording_of(read_traces(write(tmp_path_factory.mktemp("traces"), alone))).clocks == (
+        "one host's"
+    )
 
 
 def test_a_directory_is_as_good_as_its_files(tmp_path):
     recorded = job(seed=1, ranks=3)
     write(tmp_path, [trace(recorded, rank) for rank in range(3)])
     (tmp_path / "notes.txt").write_text("of a run\n")
-    assert len(read_recording([tmp_path]).operations) == 5
+    assert len(read_recorded([tmp_path]).collectives.operations) == 5
 
 
 def test_operations_without_a_group_have_to_be_the_same_on_all_ranks(tmp_path):
@@ -87,7 +89,7 @@ def test_operations_without_a_group_have_to_be_the_same_on_all_ranks(tmp_path):
     traces = [trace(recorded, rank, library="gloo") for rank in range(3)]
     del traces[1]["traceEvents"][0]
     with pytest.raises(ArgumentError, match="must be the same on all ranks; they have 4, 5"):
-        read_traces(write(tmp_path, traces))
+        recording_of(read_traces(write(tmp_path, traces)))
 
 
 def test_what_cannot_be_matched_is_refused(tmp_path):
@@ -96,7 +98,7 @@ def test_what_cannot_be_matched_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="must be the traces of two ranks or more"):
         read_traces(paths[:1])
     with pytest.raises(ArgumentError, match="no collective that all ranks of a group"):
-        read_traces(paths[:2])  # the group has three
+        recording_of(read_traces(paths[:2]))  # the group has three
     with pytest.raises(FormatError, match="is a second trace of rank 0"):
         read_traces([paths[0], paths[0]])
 
