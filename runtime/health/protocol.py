@@ -32,6 +32,9 @@ from latecomer.verify.errors import RankFailure
 
 ASK_AGAIN_S = 0.1  # questions and goodbyes may be lost
 TRIES = 4  # of a question, however short the time for answers is
+ASKS = 10  # of the rank that is to decide, while its verdict is waited for; of these
+SILENT_ASKS = 8  # so many without an answer say that it has stopped,
+SILENT_S = 0.25  # if they are no mere pause of its process
 DEFER_SHARE = 0.1  # of the time in which ranks may answer: so much longer the lowest may decide
 
 # Bytes. A verdict has a text and evidence, a status up to three texts: either has to be less than
@@ -86,7 +89,7 @@ class Question:
     again_s: float  # between two times that it is asked
     defers_s: float  # so much longer a rank waits for the verdict of a lower one that answers
     is_over: bool = False
-    silent_s: float = 0.0  # since the last sign of life of the rank that is to decide
+    unanswered: int = 0  # times in a row that the rank that is to decide was asked for its verdict
 
     def decider(self, rank: int) -> int:
         """The lowest of ``rank``, who asks, and of those that answer and have not finished."""
@@ -103,16 +106,18 @@ class Question:
 
     def pass_over(self, rank: int) -> bool:
         """Let the next one decide where the decider of ``rank`` is silent by now; whether it is."""
-        if not self.defers(rank) or self.silent_s < max(self.defers_s, TRIES * self.again_s):
+        is_enough = self.unanswered >= SILENT_ASKS and self.defers_s >= SILENT_S
+        if not self.defers(rank) or not is_enough:
             return False
         del self.answers[self.decider(rank)]
         self.left_s = 0.0
-        self.silent_s = 0.0
+        self.unanswered = 0
         return self.defers(rank)
 
     def due_s(self, rank: int) -> float:
         """When to ask again, or to end it."""
-        return self.asked_s + min(self.time_s(rank), self.again_s)
+        again_s = self.again_s if self.left_s > 0 else self.defers_s / ASKS
+        return self.asked_s + min(self.time_s(rank), again_s)
 
 
 class HealthProtocol(Protocol[bytes, str]):
@@ -210,9 +215,7 @@ class HealthProtocol(Protocol[bytes, str]):
         for question in self._open.values():
             if now_s >= question.due_s(self.rank):
                 # what is more than that, this process was not running
-                passed_s = min(now_s - question.asked_s, 2 * question.again_s)
-                question.left_s -= passed_s
-                question.silent_s += passed_s
+                question.left_s -= min(now_s - question.asked_s, 2 * question.again_s)
                 question.asked_s = now_s
                 self._send_question(question)
         if self._goodbye_due_s is not None and now_s >= self._goodbye_due_s:
@@ -243,7 +246,7 @@ class HealthProtocol(Protocol[bytes, str]):
             question = self._open[number]
             question.answers[sender] = status
             if sender == question.decider(self.rank):
-                question.silent_s = 0.0
+                question.unanswered = 0
 
     def _say_goodbye(self, now_s: float) -> None:
         if not self.has_left:
@@ -257,6 +260,7 @@ class HealthProtocol(Protocol[bytes, str]):
         asked = set(range(self.world_size)) - set(question.answers)
         if not asked or question.left_s <= 0:
             asked = {question.decider(self.rank)} - {self.rank}  # for its verdict
+            question.unanswered += question.left_s <= 0
         if self.verdict is None:
             self._outbox += [(peer, data) for peer in sorted(asked)]
 

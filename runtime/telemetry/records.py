@@ -93,7 +93,6 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: str
     peer: int = -1  # of a send or a receive: the other rank, in the job; of a receive: or anybody
     arrived_s: float  # when the rank entered it
-    done_s: float = math.nan  # when it had the result (NaN: it failed, has not, or is not seen)
     uncertainty_s: float  # of the rank's clock against the reference's
     bytes: int
     signature: tuple[str | int, ...]  # the same on all ranks, if they did the same

@@ -3,7 +3,7 @@
 Each rank claims what it enters by datagrams to the two lowest ranks of the group, which compare;
 two, since a rank that receives other sizes than it expects may be aborted by Gloo. So what differs
 is named while ranks are in it, and no rank waits for the comparison. Claims go out every
-:data:`PERIOD_S`, together: one by one they would cost every collective a datagram to be read.
+:data:`PERIOD_S`, together: one by one they would cost each collective a datagram to be read.
 
 A rank repeats its last claim in a group for as long as it enters nothing else there, so that a
 datagram that got lost leaves nobody accused for long; what was lost before is not compared. Where

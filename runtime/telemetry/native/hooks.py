@@ -6,9 +6,9 @@
     hooks.end()
 
 torch calls hooks since 2.14, on the thread that enters the operation, before and after it is
-issued. Where the operation is of CPU tensors its future tells of its end, on a thread of Gloo's.
-Gloo's sends and receives have no future: they are asked for their end by :meth:`GroupHooks.look`.
-What runs on a GPU is only enqueued, and its end is not seen from here.
+issued. Whether an operation of CPU tensors has ended is asked when the next one is entered, and
+twice a second: a call by Gloo's thread at the very moment would cost ten times as much as all else.
+So when it ended is not known. What runs on a GPU is only enqueued, and its end is not seen here.
 
 All members of a group number its collectives alike. Those of a group that is there when the watch
 begins count from then on. A later group is seen with the next operation in one that is watched, or
@@ -17,11 +17,10 @@ half a second later; it has been counting by itself since it was made.
 
 from __future__ import annotations
 
-import functools
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 import torch.distributed as dist
 
 from latecomer.runtime.host import host
@@ -53,7 +52,8 @@ KINDS = {
 ROOTED = ("broadcast", "reduce", "scatter", "gather")
 ANY_SIZES = ("all_to_all", "scatter", "gather")
 """Operations whose sizes may differ from rank to rank."""
-MOST_ASKED = 1024  # sends and receives of which the end is asked for; of more the oldest are not
+MOST_ASKED = 1024  # operations of which the end is asked for; of more the oldest are not
+MANY = 64  # behind one that has not ended
 
 
 class Entry(NamedTuple):
@@ -75,8 +75,8 @@ class Entry(NamedTuple):
 
 
 Entered = Callable[[Entry], None]
-Ended = Callable[[Entry, float, bool], None]
-"""Told when an operation has ended, by this rank's clock, and whether it has failed."""
+Ended = Callable[[Entry, bool], None]
+"""Told that an operation has ended by now, and whether it has failed."""
 
 
 class GroupHooks:
@@ -86,8 +86,9 @@ class GroupHooks:
         self.groups: dict[str, Members] = {}
         self._entered = entered
         self._ended = ended
-        self._unended: list[tuple[Entry, Any]] = []  # sends and receives, with their work
+        self._unended: deque[tuple[Entry, Any]] = deque(maxlen=MOST_ASKED)  # with their work
         self._looking = host.Lock()
+        self._asking = host.Lock()
         self._groups_seen = 0
 
     def begin(self) -> None:
@@ -104,20 +105,13 @@ class GroupHooks:
                 if group.group_name in self.groups:
                     remove_hooks(group, HOOK)
             self.groups = {}
-            self._unended = []
+            self._unended.clear()
 
     def look(self) -> None:
-        """Attach to new groups, and see which sends and receives have ended."""
+        """Attach to new groups, and see which operations have ended."""
         self._look_for_groups()
-        with self._looking:
-            asked, self._unended = self._unended, []
-            still: list[tuple[Entry, Any]] = []
-            for entry, work in asked:
-                if work.is_completed():
-                    self._ended(entry, host.monotonic(), False)
-                else:
-                    still.append((entry, work))
-            self._unended = (still + self._unended)[-MOST_ASKED:]
+        with self._asking:
+            self._ask_all()
 
     def _look_for_groups(self) -> None:
         """Attach to those that have been made since."""
@@ -131,6 +125,11 @@ class GroupHooks:
         """An operation is about to be issued."""
         if groups_so_far() != self._groups_seen:
             self._look_for_groups()
+        if self._asking.acquire(blocking=False):  # else somebody does so just now
+            try:
+                self._ask_oldest()
+            finally:
+                self._asking.release()
         self._entered(entry)
 
     def _attach(self, group: dist.ProcessGroup, ranks: list[int], first: int) -> None:
@@ -146,25 +145,31 @@ class GroupHooks:
         self.groups[members.name] = members
 
     def _issued(self, entry: Entry, work: Any) -> None:
-        """It is on its way; who tells of its end?"""
-        if not entry.is_seen_to_end:
-            return
-        if entry.is_between_two:
+        """It is on its way; its work is kept until it has ended, and its tensors with it."""
+        if entry.is_seen_to_end:
             self._unended.append((entry, work))
-        else:
-            work.get_future().add_done_callback(functools.partial(self._has_ended, entry))
 
-    def _has_ended(self, entry: Entry, future: torch.futures.Future[Any]) -> None:
-        now_s = host.monotonic()
-        failed = False
-        try:
-            future.value()
-        except RuntimeError:
-            failed = True
-        self._ended(entry, now_s, failed)
+    def _ask_oldest(self) -> None:
+        """See whether those that were issued first have ended, up to one that has not."""
+        while self._unended:
+            entry, work = self._unended[0]
+            if not work.is_completed():
+                break
+            self._unended.popleft()
+            self._ended(entry, not work.is_success())
+        if len(self._unended) > MANY:
+            self._ask_all()
+
+    def _ask_all(self) -> None:
+        for _ in range(len(self._unended)):
+            entry, work = self._unended.popleft()
+            if work.is_completed():
+                self._ended(entry, not work.is_success())
+            else:
+                self._unended.append((entry, work))
 
 
-def _ignore(entry: Entry, done_s: float, failed: bool) -> None:
+def _ignore(entry: Entry, failed: bool) -> None:
     """The watch is over."""
 
 

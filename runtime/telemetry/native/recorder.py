@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -70,6 +71,7 @@ class NativeRecorder(OperationRecorder):
         self._overdue_s = overdue_s
         self._directory = directory
         self._open: dict[Key, Entry] = {}
+        self._unclaimed: deque[Entry] = deque(maxlen=KEPT)  # until the next look
         self._collectives: deque[Collective] = deque(maxlen=KEPT)
         self._entered = 0  # collectives of the group of all ranks
         self._kept = 0  # of all groups
@@ -137,22 +139,15 @@ class NativeRecorder(OperationRecorder):
         if entry.group.description == DEFAULT_DESCRIPTION and not entry.is_between_two:
             self._entered += 1
         if not entry.is_between_two:
-            claim = Claim(entry.group.name, entry.number, " ".join(map(str, entry.signature)))
-            self._agreement.enter(claim, entry.group.ranks)
+            self._unclaimed.append(entry)
         if entry.is_seen_to_end:
             self._open[_key(entry)] = entry
         else:
             self._keep(self._collective(entry), entry)
 
-    def _end(self, entry: Entry, done_s: float, failed: bool) -> None:
+    def _end(self, entry: Entry, failed: bool) -> None:
         self._open.pop(_key(entry), None)
-        collective = self._collective(entry)
-        done_s += self._alignment.offset_s
-        if failed:
-            collective = msgspec.structs.replace(collective, failed=True)
-        else:
-            collective = msgspec.structs.replace(collective, done_s=done_s)
-        self._keep(collective, entry)
+        self._keep(self._collective(entry, failed=failed), entry)
 
     def _keep(self, collective: Collective, entry: Entry) -> None:
         self._kept += 1
@@ -164,7 +159,6 @@ class NativeRecorder(OperationRecorder):
                 rank=self.group.rank,
                 arrived_s=collective.arrived_s,
                 decided_s=collective.arrived_s,
-                done_s=collective.done_s,
                 uncertainty_s=collective.uncertainty_s,
                 bytes=collective.bytes,
                 way=NATIVE,
@@ -174,7 +168,7 @@ class NativeRecorder(OperationRecorder):
             self.records.append(record)
             self._tell(record)
 
-    def _collective(self, entry: Entry) -> Collective:
+    def _collective(self, entry: Entry, *, failed: bool = False) -> Collective:
         return Collective(
             group=entry.group.name,
             number=entry.number,
@@ -184,16 +178,25 @@ class NativeRecorder(OperationRecorder):
             uncertainty_s=self._alignment.uncertainty_s,
             bytes=entry.bytes,
             signature=entry.signature,
+            failed=failed,
         )
 
     def _look(self, is_last: bool) -> None:
         self._align()
         self._hooks.look()
+        self._claim()
         if not is_last:
             self._look_for_overdue()
 
     def _align(self) -> None:
         self._alignment = self._clock.alignment()
+
+    def _claim(self) -> None:
+        """Tell the others what this rank has entered since the last look."""
+        entries = []
+        while self._unclaimed:
+            entries.append(self._unclaimed.popleft())
+        self._agreement.enter(entries)
 
     def _look_for_overdue(self) -> None:
         """Tell once of what this rank waits for too long, and write what it has recorded of it."""
@@ -258,9 +261,16 @@ class _Agreement(ProtocolRunner[Claims, Disagreement]):
         text = f"ranks entered different collectives as number {event.number} of group "
         self._recorder.disagree(f"{text}{event.group}: {did}")
 
-    def enter(self, claim: Claim, members: tuple[int, ...]) -> None:
-        """This rank enters a collective."""
-        self.run(lambda now_s: self._of.enter(claim, members, now_s))
+    def enter(self, entries: Sequence[Entry]) -> None:
+        """This rank has entered collectives."""
+
+        def act(now_s: float) -> None:
+            for entry in entries:
+                did = " ".join(map(str, entry.signature))
+                claim = Claim(entry.group.name, entry.number, did)
+                self._of.enter(claim, entry.group.ranks, now_s)
+
+        self.run(act)
 
     def absent(self, group: str, number: int) -> tuple[int, ...] | None:
         """See :meth:`Agreement.absent`."""
