@@ -145,6 +145,12 @@ def add_hooks(
     private.register_post_hook(number, after)
 
 
+def hook_names() -> list[Any]:
+    """How hooks call operations; nothing where there are no hooks."""
+    private: Any = import_module("torch._C._distributed_c10d")
+    return list(private.HookOpName.__members__.values()) if HAS_HOOKS else []
+
+
 def remove_hooks(group: dist.ProcessGroup, number: int) -> None:
     """Tell no more."""
     private: Any = group

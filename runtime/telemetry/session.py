@@ -58,6 +58,7 @@ FEWEST_BYTES = 4096  # of a file: its first line, and some more
 FILES = 8
 WAIT_S = 30.0  # for what the other ranks have to tell
 OVERDUE_S = 60.0  # after so long in a native collective its rank writes a dump
+LEAST_OVERDUE_S = 2.0  # what the others have entered is known within half of it
 logger = logging.getLogger("latecomer")
 _watches = itertools.count()  # all ranks count alike
 
@@ -338,8 +339,8 @@ def watch(
         raise ArgumentError(
             "files", files, "must be at least 2, the one that is written among them"
         )
-    if not overdue_s > 0:
-        raise ArgumentError("overdue_s", overdue_s, "must be seconds, more than 0")
+    if not overdue_s >= LEAST_OVERDUE_S:
+        raise ArgumentError("overdue_s", overdue_s, f"must be at least {LEAST_OVERDUE_S:g} s")
     outlets = Outlets(
         overdue_s=overdue_s,
         directory=_directory(directory),

@@ -72,6 +72,7 @@ class NativeRecorder(OperationRecorder):
         self._directory = directory
         self._open: dict[Key, Entry] = {}
         self._unclaimed: deque[Entry] = deque(maxlen=KEPT)  # until the next look
+        self._ended: deque[tuple[Entry, bool]] = deque(maxlen=KEPT)  # too
         self._collectives: deque[Collective] = deque(maxlen=KEPT)
         self._entered = 0  # collectives of the group of all ranks
         self._kept = 0  # of all groups
@@ -94,6 +95,8 @@ class NativeRecorder(OperationRecorder):
 
     def end(self) -> Rank:
         """What was remembered, and what is still open."""
+        self._hooks.look()
+        self._keep_ended()
         remembered = super().end()
         open_now = [self._collective(entry) for entry in self._all_open()]
         return msgspec.structs.replace(
@@ -143,11 +146,17 @@ class NativeRecorder(OperationRecorder):
         if entry.is_seen_to_end:
             self._open[_key(entry)] = entry
         else:
-            self._keep(self._collective(entry), entry)
+            self._ended.append((entry, False))
 
     def _end(self, entry: Entry, failed: bool) -> None:
         self._open.pop(_key(entry), None)
-        self._keep(self._collective(entry, failed=failed), entry)
+        self._ended.append((entry, failed))
+
+    def _keep_ended(self) -> None:
+        """Remember, and tell of, what has ended since the last look."""
+        while self._ended:
+            entry, failed = self._ended.popleft()
+            self._keep(self._collective(entry, failed=failed), entry)
 
     def _keep(self, collective: Collective, entry: Entry) -> None:
         self._kept += 1
@@ -184,6 +193,7 @@ class NativeRecorder(OperationRecorder):
     def _look(self, is_last: bool) -> None:
         self._align()
         self._hooks.look()
+        self._keep_ended()
         self._claim()
         if not is_last:
             self._look_for_overdue()
@@ -278,5 +288,6 @@ class _Agreement(ProtocolRunner[Claims, Disagreement]):
 
 
 def _key(entry: Entry) -> Key:
-    kind = entry.kind if entry.is_between_two else ""
-    return (entry.group.name, entry.number, kind, entry.peer)
+    if entry.is_between_two:
+        return (entry.group.name, entry.number, entry.kind, entry.root)
+    return (entry.group.name, entry.number, "", -1)

@@ -102,7 +102,8 @@ def test_an_exception_that_leaves_the_block_is_told(rank, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("argument", "value"), [("file_bytes", 100), ("files", 1), ("prometheus_port", 70_000)]
+    ("argument", "value"),
+    [("file_bytes", 100), ("files", 1), ("prometheus_port", 70_000), ("overdue_s", 1.0)],
 )
 def test_arguments_out_of_their_range_are_refused(argument, value):
     with pytest.raises(ArgumentError, match=f"{argument} = {value}: must be"):
