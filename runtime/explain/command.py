@@ -26,7 +26,7 @@ SENTENCES = {
     "stuck": "cannot get out of what all others have completed: look at this device",
     "cycle": "wait for each other, in groups that they use in different orders",
     "p2p": "send and receive past each other",
-    "slow": "makes the others wait, and goes on",
+    "slow": "kept the others waiting, and went on",
     "hung": "and all others are in it, and none gets out: look at the network",
     "nodump": "left nothing to read, and what decides would be in there",
 }

@@ -72,7 +72,7 @@ def whatif(
       latecomer whatif arrivals.json --bytes 2GiB --bandwidth 100Gbit/s
       latecomer whatif traces/ --bytes 25MiB --bandwidth 25Gbit/s
       latecomer whatif watched/ --json
-      latecomer whatif pipeline.json --schedule planned.json
+      latecomer whatif spans.json --schedule planned.json
     """
     from latecomer.runtime.whatif import pipeline_plans
     from latecomer.runtime.whatif.inputs import read_recorded

@@ -50,6 +50,7 @@ PREPARED = (
     "synth pipeline --stages 4 --microbatches 8 -o pipeline.json --csv pytorch_schedule.csv",
     "synth export schedule.json --to msccl-xml -o algorithm.xml",
     "cp examples/arrivals/SE.json arrivals.json",
+    "cp examples/pipelines/ST.json spans.json",
     "tar -xf examples/dumps/nvidia.tar.gz && mv gpu_error_1st dumps",
     "mkdir traces && cp examples/traces/*.json.gz traces",
     "LATECOMER_WATCH=watched torchrun --standalone --nproc-per-node 4 examples/train_auto.py",
