@@ -58,7 +58,7 @@ ONE_HAS_ALL = ("scatter", "gather")
 """Operations of which the root alone has all tensors."""
 ANY_SIZES = ("all_to_all", *ONE_HAS_ALL)
 """Operations whose sizes may differ from rank to rank."""
-MOST_ASKED = 1024  # operations of which the end is asked for; of more the oldest are not
+MOST_ASKED = 1024  # operations of which the end is asked for; of more the oldest count as ended
 MANY = 64  # behind one that has not ended
 
 
@@ -115,7 +115,7 @@ class GroupHooks:
         self.groups: dict[str, Members] = {}
         self._entered = entered
         self._ended = ended
-        self._unended: deque[tuple[Entry, Any]] = deque(maxlen=MOST_ASKED)  # with their work
+        self._unended: deque[tuple[Entry, Any]] = deque()  # with their work
         self._looking = host.Lock()
         self._asking = host.Lock()
         self._groups_seen = 0
@@ -169,14 +169,22 @@ class GroupHooks:
             backend=dist.get_backend(group),
         )
         # It holds no reference to the group, which would keep Gloo's threads beyond its end.
-        told = _Told(members, first, self._before_any, self._issued)
+        told = _Told(members, first, self._before_any, self._issued, self._not_issued)
         add_hooks(group, HOOK, told.before, told.after)
         self.groups[members.name] = members
 
     def _issued(self, entry: Entry, work: Any) -> None:
         """It is on its way; its work is kept until it has ended, and its tensors with it."""
-        if entry.is_seen_to_end:
-            self._unended.append((entry, work))
+        if not entry.is_seen_to_end:
+            return
+        if len(self._unended) >= MOST_ASKED:
+            oldest, _ = self._unended.popleft()
+            self._ended(oldest, False)
+        self._unended.append((entry, work))
+
+    def _not_issued(self, entry: Entry) -> None:
+        """Torch has refused it after all, with an exception."""
+        self._ended(entry, True)
 
     def _ask_oldest(self) -> None:
         """See whether those that were issued first have ended, up to one that has not."""
@@ -211,14 +219,16 @@ class _Told:
         first: int,
         entered: Entered,
         issued: Callable[[Entry, Any], None],
+        not_issued: Callable[[Entry], None],
     ) -> None:
         self._group = group
         self._is_on_cpu = "nccl" not in group.backend  # of operations without a tensor
         self._entered = entered
         self._issued = issued
+        self._not_issued = not_issued
         self._next = first
         self._next_between: dict[tuple[str, int], int] = {}
-        self._by_id: dict[int, Entry] = {}
+        self._by_id: dict[int, tuple[Entry, int]] = {}  # with the thread, until it is issued
 
     def before(self, arguments: Any) -> None:
         """An operation is about to be issued."""
@@ -227,14 +237,27 @@ class _Told:
         if kind is None:
             return
         entry = self._entry(kind, arguments, entered_s)
-        self._by_id[arguments.op_id] = entry
+        thread = host.thread_number()
+        if self._by_id:
+            self._give_up(thread)
+        self._by_id[arguments.op_id] = entry, thread
         self._entered(entry)
 
     def after(self, arguments: Any) -> None:
         """It has been."""
-        entry = self._by_id.pop(arguments.op_id, None)
-        if entry is not None and arguments.work is not None:
+        waiting = self._by_id.pop(arguments.op_id, None)
+        if waiting is None:
+            return
+        entry, _ = waiting
+        if arguments.work is not None:
             self._issued(entry, arguments.work)
+
+    def _give_up(self, thread: int) -> None:
+        """What this thread was about to issue, and did not: it does something else now."""
+        for number, (entry, its_thread) in list(self._by_id.items()):
+            if its_thread == thread:
+                del self._by_id[number]
+                self._not_issued(entry)
 
     def _entry(self, kind: str, arguments: Any, entered_s: float) -> Entry:
         """As little as can be: this is a few microseconds of each operation."""

@@ -144,6 +144,28 @@ def test_different_collectives_are_named_while_ranks_are_in_them(rank, size, sto
     dist.destroy_process_group()
 
 
+@needs_hooks
+@on_ranks(2)
+def test_what_torch_refuses_and_what_is_never_waited_for_stay_open_no_longer(rank, size, store):
+    default_group("gloo", rank, size, store)
+    with latecomer.watch() as watched:
+        with pytest.raises(RuntimeError):
+            dist.all_gather_into_tensor(torch.ones(3), torch.ones(2))  # of another size
+        begin = dist.isend if rank == 0 else dist.irecv
+        works = [begin(torch.ones(1), 1 - rank) for _ in range(1100)]
+        for work in works:
+            work.wait()
+        dist.barrier()
+        recorder = watched._recorder
+        recorder._hooks.look()
+        assert recorder.open_collectives() == ()
+    refused = [each for each in watched.ranks[rank].collectives if each.failed]
+    assert [each.kind for each in refused] == ["all_gather"]
+    sends = [each for each in watched.ranks[rank].collectives if each.is_between_two]
+    assert len(sends) == 1100
+    dist.destroy_process_group()
+
+
 @on_ranks(1)
 def test_without_a_group_or_hooks_it_says_what_it_needs(rank, size, store):
     if not HAS_HOOKS:
