@@ -102,7 +102,7 @@ class Rank(LabRank):
         """Seconds from the late rank's arrival, when ``fewest`` chunks are reduced already."""
         rounds = fewest + 2 * (self.ranks - 1).bit_length() - 2
         late_s = 0.1 + 1.25 * rounds / fewest * self.port_s(nbytes)
-        return self.from_last_arrival_s(partial(self.run, way), nbytes, late_s)
+        return self.from_last_arrival_s(partial(self.run, way), nbytes, self.if_last(late_s))
 
 
 def _ways(chunks: list[int], chosen: int) -> dict[str, str]:

@@ -102,7 +102,7 @@ class Rank(LabRank):
         late_s = 0.0
         if late:
             late_s = 0.1 + LATER_THAN_ANY_WAIT * self.port_s(nbytes)
-        return self.from_last_arrival_s(partial(self.run, way), nbytes, late_s)
+        return self.from_last_arrival_s(partial(self.run, way), nbytes, self.if_last(late_s))
 
     def last_ran_by(self, operations: int) -> list[str]:
         """By what the last operations of mode auto ran."""

@@ -1,7 +1,7 @@
 """One rank of a benchmark on the lab, and how long an all-reduce takes from the last arrival.
 
-``bench.lab_completion`` and ``bench.lab_machines`` make their own ranks of it. torch is imported by
-the ranks alone: who builds the lab has no use for it.
+``bench.lab_completion``, ``bench.lab_machines`` and ``bench.lab_predictions`` make their own ranks
+of it. torch is imported by the ranks alone: who builds the lab has no use for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TIMEOUT_S = 120.0
 
 
 class LabRank:
-    """One rank, and its executor with all schedules of a folder.
+    """One rank, and its executor with all schedules of a folder, if there are any.
 
     Args:
         folder: of the schedule files.
@@ -49,13 +49,15 @@ class LabRank:
         self.store = TCPStore(host, port, self.ranks, self.rank == 0, timeout)
         paths = sorted(folder.glob("*.json"))
         self.schedules = [path.stem for path in paths]
-        self._executor = Executor(
-            [load(path) for path in paths],
-            PrefixStore("schedules", self.store),
-            self.rank,
-            self.ranks,
-            timeout_s=TIMEOUT_S,
-        )
+        self._executor: Any = None
+        if paths:
+            self._executor = Executor(
+                [load(path) for path in paths],
+                PrefixStore("schedules", self.store),
+                self.rank,
+                self.ranks,
+                timeout_s=TIMEOUT_S,
+            )
 
     def port_s(self, nbytes: int) -> float:
         """How long a port needs for so many bytes."""
@@ -70,13 +72,17 @@ class LabRank:
         else:
             self._executor.submit(tensor, schedule=self.schedules.index(way)).wait()
 
+    def if_last(self, late_s: float) -> float:
+        """``late_s`` on the last rank, nothing on the others."""
+        return late_s if self.rank == self.ranks - 1 else 0.0
+
     def from_last_arrival_s(self, run: Callable[[Any], None], nbytes: int, late_s: float) -> float:
         """Seconds from the last arrival to the last rank's result; SystemExit if a sum is wrong.
 
         Args:
             run: sums a tensor over all ranks, in place.
             nbytes: of the tensor, of float32.
-            late_s: by how much the last rank comes later than the others.
+            late_s: by how much this rank comes later than it could.
         """
         import torch
         import torch.distributed as dist
@@ -84,7 +90,7 @@ class LabRank:
         numbers = torch.arange(nbytes // 4, dtype=torch.float32) % 251
         tensor = numbers * (self.rank + 1)
         dist.barrier()
-        if self.rank == self.ranks - 1:
+        if late_s > 0:
             time.sleep(late_s)
 
         arrived_s = time.monotonic()
@@ -105,5 +111,6 @@ class LabRank:
         """Release all connections."""
         import torch.distributed as dist
 
-        self._executor.close()
+        if self._executor is not None:
+            self._executor.close()
         dist.destroy_process_group()
