@@ -36,6 +36,11 @@ def test_commands_print_what_the_page_shows(page, tmp_path):
     assert run(HOWTO / page, tmp_path)
 
 
+@pytest.mark.docs_commands
+def test_the_commands_of_the_overview_print_what_it_shows(tmp_path):
+    assert run(HOWTO.parent / "explain.md", tmp_path)
+
+
 def test_no_page_with_commands_is_left_out():
     pages = {path.name for path in HOWTO.glob("*.md") if "```console\n" in path.read_text()}
     assert pages == {*PAGES, *RUN_ELSEWHERE}
