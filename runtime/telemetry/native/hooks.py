@@ -117,7 +117,7 @@ class GroupHooks:
         self._ended = ended
         self._unended: deque[tuple[Entry, Any]] = deque()  # with their work
         self._looking = host.Lock()
-        self._asking = host.Lock()
+        self._asking = host.Lock()  # held by who takes something out of _unended
         self._groups_seen = 0
 
     def begin(self) -> None:
@@ -134,6 +134,7 @@ class GroupHooks:
                 if group.group_name in self.groups:
                     remove_hooks(group, HOOK)
             self.groups = {}
+        with self._asking:
             self._unended.clear()
 
     def look(self) -> None:
@@ -178,9 +179,15 @@ class GroupHooks:
         if not entry.is_seen_to_end:
             return
         if len(self._unended) >= MOST_ASKED:
-            oldest, _ = self._unended.popleft()
-            self._ended(oldest, False)
+            self._forget_oldest()
         self._unended.append((entry, work))
+
+    def _forget_oldest(self) -> None:
+        """Ask for its end no more."""
+        with self._asking:
+            if self._unended:
+                oldest, _ = self._unended.popleft()
+                self._ended(oldest, False)
 
     def _not_issued(self, entry: Entry) -> None:
         """Torch has refused it after all, with an exception."""
