@@ -215,7 +215,8 @@ def pipeline_of(traces: Sequence[RankTrace]) -> PipelineSpans | None:
     """
     if not any(trace.actions for trace in traces):
         return None
-    clocks = _clocks(traces, _all_matched(traces))
+    has_one_clock = len({trace.host for trace in traces}) == 1
+    clocks = _clocks(traces, [] if has_one_clock else _all_matched(traces))
     events = {}
     for trace in traces:
         shift_s = clocks.shifts_s[trace.rank]

@@ -21,7 +21,8 @@ from tests.docs.sessions import ROOT
 from tests.runtime.spawning import default_group, on_ranks, together
 
 ST = ROOT / "examples/pipelines/ST.json"
-STAGES, MICROBATCHES = 3, 5
+STAGES = 3
+MICROBATCHES = 5
 FORWARD_S = (0.010, 0.020, 0.015)
 BACKWARD_S = (0.030, 0.040, 0.020)
 MESSAGE_S = (0.004, 0.002)
@@ -42,7 +43,9 @@ def one_f_one_b():
 def simulated(dice, jitter=0.0):
     """The spans of a step, each action as soon as its message and its rank allow it."""
     orders = [list(order) for order in one_f_one_b()]
-    end_s, free_s, spans = {}, [0.0] * STAGES, []
+    end_s = {}
+    free_s = [0.0] * STAGES
+    spans = []
     while any(orders):
         for stage, order in enumerate(orders):
             while order:
@@ -199,3 +202,26 @@ def test_a_pipeline_of_torchs_own_is_found_in_its_traces(rank, size, store, tmp_
         assert order == ["F0", "F1", "B0", "F2", "B1", "F3", "B2", "B3"]
         assert advise(pipeline).plans[0].step_s > 0
     together(store, rank, size, "read")
+
+
+def test_on_one_host_collectives_that_do_not_match_keep_no_pipeline_from_being_found(tmp_path):
+    """Its ranks have one clock, so nothing has to be aligned by them."""
+    actions = {0: ["0F0", "0B0"], 1: ["1F0", "1B0"]}
+    collectives = {0: ["gloo:all_reduce"], 1: ["gloo:all_reduce", "gloo:all_gather"]}
+    for rank in (0, 1):
+        names = [f"PP:{action}" for action in actions[rank]] + collectives[rank]
+        events = [
+            {"name": name, "cat": "user_annotation", "ph": "X", "ts": 1000.0 * at, "dur": 900.0}
+            for at, name in enumerate(names)
+        ]
+        trace = {
+            "schemaVersion": 1,
+            "distributedInfo": {"rank": rank, "world_size": 2},
+            "host_name": "node7",
+            "traceEvents": events,
+        }
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(trace))
+    recorded = read_recorded([tmp_path])
+    assert recorded.collectives is None
+    assert (recorded.pipeline.stages, recorded.pipeline.microbatches) == (2, 1)
+    assert recorded.pipeline.has_links
