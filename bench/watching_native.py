@@ -88,8 +88,10 @@ def run(rank: int, options: argparse.Namespace, store: str, directory: str) -> N
             for is_watched in (False, True):
                 where = directory if is_watched else None
                 times_s[is_watched].append(measure(step, factor * options.steps, where))
-        without_s, with_s = (statistics.median(times_s[key]) for key in (False, True))
-        ratio = statistics.median(b / a for a, b in zip(times_s[False], times_s[True], strict=True))
+        without_s = statistics.median(times_s[False])
+        with_s = statistics.median(times_s[True])
+        pairs = zip(times_s[False], times_s[True], strict=True)
+        ratio = statistics.median(watched_s / plain_s for plain_s, watched_s in pairs)
         if rank == 0:
             more_us = (with_s - without_s) * 1e6
             row = f"{without_s * 1e3:.3f} | {with_s * 1e3:.3f} | {more_us:.1f} | {ratio:.3f}"

@@ -113,6 +113,7 @@ DECIDES_NOTHING = {
     "latecomer.verify.pipeline.measured": "compares measured times with planned ones",
     "latecomer.verify.pipeline.measured_picture": "draws",
     "latecomer.verify.replacing": "keeps files from being lost",
+    "latecomer.verify.runs": "words numbers for a printed report",
     "latecomer.verify.report.addition": "prints a report",
     "latecomer.verify.report.svg": "draws",
     "latecomer.verify.report.trace_events": "draws",

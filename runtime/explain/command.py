@@ -80,15 +80,15 @@ def explain(
     for notice in sources.notices:
         print(notice, file=sys.stderr)
     found = findings(sources, world_size)
+    texts = [as_text(verdict) for verdict in found]
     if as_json:
         print(msgspec.json.encode({"verdicts": found}).decode())
     else:
-        print("\n\n".join(as_text(verdict) for verdict in found))
+        print("\n\n".join(texts))
     if picture is not None or html is not None:
         from latecomer.runtime.explain.page import as_page
         from latecomer.runtime.explain.picture import as_picture
 
-        texts = [as_text(verdict) for verdict in found]
         title = texts[0].split("\n", 1)[0]
         standing = places(sources, found, world_size)
         if picture is not None:

@@ -7,6 +7,7 @@ that needs no clocks. Not all of them are written on all ranks: those that are, 
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -51,7 +52,7 @@ class Completed(msgspec.Struct, frozen=True):
 
     header: Header
     metadata: Metadata
-    coll_perf: Performance | None = None
+    coll_perf: Performance
 
 
 LINE = msgspec.json.Decoder(Completed)
@@ -73,12 +74,9 @@ def read_inspected(path: Path) -> list[Completed]:
 
 def _lines(data: bytes) -> Iterator[Completed]:
     for text in data.splitlines():
-        try:
-            line = LINE.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):  # cut off, or of sends and receives
-            continue
-        if line.coll_perf is not None:
-            yield line
+        # one that is cut off is none, nor are those of sends and receives
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            yield LINE.decode(text)
 
 
 def together(lines: Iterable[Completed]) -> list[Together]:
@@ -101,7 +99,6 @@ def together(lines: Iterable[Completed]) -> list[Together]:
     for name, of_one in by_communicator.items():
         by_number: dict[tuple[int, str], dict[int, Completed]] = defaultdict(dict)
         for line in of_one:
-            assert line.coll_perf is not None  # see _lines
             rank = ranks[line.metadata.hostname, line.metadata.pid]
             by_number[line.coll_perf.coll_sn, line.coll_perf.coll][rank] = line
         for (_, kind), by_rank in by_number.items():
@@ -114,6 +111,5 @@ def _together(name: str, kind: str, by_rank: dict[int, Completed]) -> Together:
     ended_s = min(line.metadata.dump_timestamp_us for line in by_rank.values()) / 1e6
     came = {}
     for rank, line in by_rank.items():
-        assert line.coll_perf is not None  # see _lines
         came[rank] = Came(ended_s - line.coll_perf.coll_exec_time_us / 1e6, UNCERTAINTY_S)
     return Together(group=name, kind=kind, came=came)

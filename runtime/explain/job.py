@@ -72,6 +72,11 @@ class Job:
     enqueued: dict[tuple[int, Group], int] = field(default_factory=dict)
     on_gloo: set[int] = field(default_factory=set)
 
+    def called(self, group: Group) -> str:
+        """A group for people: its name, and what the program calls it."""
+        description = self.descriptions.get(group, "")
+        return f"group {group.name}" + (f" ({description})" if description else "")
+
     @property
     def without_dump(self) -> set[int]:
         """Ranks of which there is none."""

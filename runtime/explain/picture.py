@@ -17,7 +17,9 @@ MARGIN = 20
 TOP = 50
 MOST_IN_A_COLUMN = 24
 MOST_LETTERS = 46
-BLAMED, WAITS, FREE = "#d21f4b", "#d97a00", "#08805d"
+BLAMED = "#d21f4b"
+WAITS = "#d97a00"
+FREE = "#08805d"
 LEGEND = ((BLAMED, "holds up the others"), (WAITS, "waits"), (FREE, "waits for nobody"))
 
 
@@ -27,8 +29,8 @@ def as_picture(title: str, places: Sequence[Place]) -> str:
     at: dict[int, tuple[float, float]] = {}  # by place, its upper left corner
     left_out: dict[int, int] = defaultdict(int)
     in_column: dict[int, int] = defaultdict(int)
-    by_size = sorted(range(len(places)), key=lambda number: (not places[number].is_blamed, number))
-    for number in by_size:
+    blamed_first = sorted(range(len(places)), key=lambda number: not places[number].is_blamed)
+    for number in blamed_first:
         column = places[number].column
         if in_column[column] == MOST_IN_A_COLUMN:
             left_out[column] += 1
@@ -61,7 +63,11 @@ def as_picture(title: str, places: Sequence[Place]) -> str:
 
 def _box(corner: tuple[float, float], place: Place) -> list[str]:
     x, y = corner
-    colour = BLAMED if place.is_blamed else WAITS if place.waits_for else FREE
+    colour = FREE
+    if place.is_blamed:
+        colour = BLAMED
+    elif place.waits_for:
+        colour = WAITS
     frame = f'x="{x:.0f}" y="{y:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="6"'
     who = names(place.ranks) if place.ranks else "others"
     if len(place.ranks) > SHORT_RUN:
@@ -79,8 +85,10 @@ def _short(text: str) -> str:
 
 def _arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
     """From the right edge of a place to the left one of another; of one column, around it."""
-    x1, y1 = start[0] + WIDTH, start[1] + HEIGHT / 2
-    x2, y2 = end[0], end[1] + HEIGHT / 2
+    x1 = start[0] + WIDTH
+    y1 = start[1] + HEIGHT / 2
+    x2 = end[0]
+    y2 = end[1] + HEIGHT / 2
     bend = GAP / 2
     if start[0] == end[0]:
         x2 = end[0] + WIDTH

@@ -17,12 +17,11 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-
-import msgspec
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from latecomer.runtime.explain.verdicts import Verdict
-from latecomer.runtime.telemetry.lateness import lines_of
+from latecomer.runtime.telemetry.lateness import Arrival, lines_of
 from latecomer.runtime.telemetry.rank_names import names
 
 MATTERS = 0.05  # of the time
@@ -31,19 +30,21 @@ USUALLY = 0.8  # of the parts
 FEWEST = 2 * PARTS  # operations, of which anything is said
 
 
-class Came(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Came:
     """When a rank came to an operation."""
 
     arrived_s: float
     uncertainty_s: float
 
 
-class Together(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Together:
     """One operation to which all members of a group came; ``came``: by rank."""
 
     group: str
     kind: str
-    came: dict[int, Came]
+    came: Mapping[int, Arrival]
     description: str = ""  # of the group
 
     @property
@@ -52,7 +53,8 @@ class Together(msgspec.Struct, frozen=True):
         return max(came.arrived_s for came in self.came.values())
 
 
-class _Own(msgspec.Struct):
+@dataclass
+class _Own:
     """One rank's own time before its operations: in each part, and how far off that may be."""
 
     parts_s: list[float]

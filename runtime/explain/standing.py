@@ -6,14 +6,13 @@ who waits for them, and so on.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import networkx as nx
 
-from latecomer.runtime.explain.job import Job, Operation
+from latecomer.runtime.explain.job import Job
 from latecomer.runtime.explain.verdicts import Verdict
 from latecomer.runtime.explain.waits import Waits
 
@@ -83,13 +82,10 @@ def _text(job: Job, waits: Waits, rank: int) -> str:
     if rank not in job.operations:
         return "no dump"
     wait = waits.of.get(rank)
-    return "nothing open" if wait is None else _said(job, wait.operation)
-
-
-def _said(job: Job, operation: Operation) -> str:
-    description = job.descriptions.get(operation.group, "")
-    group = f"{operation.group.name} ({description})" if description else operation.group.name
-    return f"{operation.kind} {operation.sequence} of group {group}"
+    if wait is None:
+        return "nothing open"
+    operation = wait.operation
+    return f"{operation.kind} {operation.sequence} of {job.called(operation.group)}"
 
 
 def _columns(graph: nx.DiGraph) -> dict[int, int]:
@@ -99,8 +95,7 @@ def _columns(graph: nx.DiGraph) -> dict[int, int]:
     for component in reversed(list(nx.topological_sort(condensed))):
         after = [column[other] + 1 for other in condensed.successors(component)]
         column[component] = max(after, default=0)
-    members = condensed.nodes(data="members")
-    pairs = itertools.chain.from_iterable(
-        ((place, column[component]) for place in places) for component, places in members
-    )
-    return dict(pairs)
+    columns: dict[int, int] = {}
+    for component, places in condensed.nodes(data="members"):
+        columns |= dict.fromkeys(places, column[component])
+    return columns

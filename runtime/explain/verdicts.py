@@ -133,7 +133,7 @@ class _Reasons:
             kind="mismatch",
             ranks=tuple(sorted(divergence.culprits)),
             group=divergence.group.name,
-            operation=f"operation {divergence.sequence} of {self._called(divergence.group)}",
+            operation=f"operation {divergence.sequence} of {self.job.called(divergence.group)}",
             waiting=self._waiting(divergence.culprits),
             witness=tuple(lines),
         )
@@ -236,12 +236,8 @@ class _Reasons:
 
     def _said(self, operation: Operation) -> str:
         peer = "" if operation.peer is None else f" with rank {operation.peer}"
-        number = f"operation {operation.sequence} of {self._called(operation.group)}"
+        number = f"operation {operation.sequence} of {self.job.called(operation.group)}"
         return f"{operation.kind}{peer}, {number}"
-
-    def _called(self, group: Group) -> str:
-        description = self.job.descriptions.get(group, "")
-        return f"group {group.name}" + (f" ({description})" if description else "")
 
 
 def _line(operation: Operation) -> str:

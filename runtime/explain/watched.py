@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from latecomer.runtime.explain.records import Noted, Record
-from latecomer.runtime.explain.slow import Came, Together
+from latecomer.runtime.explain.slow import Together
 from latecomer.runtime.host import host
 from latecomer.runtime.telemetry.follower import Follower, Story, kept_operations
+from latecomer.runtime.telemetry.lateness import Arrival
+from latecomer.runtime.telemetry.native.by_collective import joint_collectives
 from latecomer.runtime.telemetry.records import Collective, Rank
 
 STANDS_S = 10.0  # so long a rank has been in an operation, or told nothing, before it hangs
@@ -60,26 +62,19 @@ def read_watched(directory: Path) -> Watched:
 
 def _together(ranks: list[Rank], world_size: int) -> list[Together]:
     """Of torch's own groups where these are watched, else of this package's all-reduces."""
-    came: dict[tuple[str, tuple[int, ...], int], dict[int, Came]] = defaultdict(dict)
-    kinds: dict[tuple[str, tuple[int, ...], int], str] = {}
-    descriptions: dict[str, str] = {}
+    if any(rank.groups for rank in ranks):
+        return [
+            Together(joint.group.name, joint.kind, joint.arrivals, joint.group.description)
+            for joint in joint_collectives(ranks)
+        ]
+    by_operation: dict[int, dict[int, Arrival]] = defaultdict(dict)
     for rank in ranks:
-        members = {group.name: group.ranks for group in rank.groups}
-        descriptions |= {group.name: group.description for group in rank.groups}
-        for each in rank.collectives:
-            if not each.is_between_two and each.group in members:
-                key = (each.group, members[each.group], each.number)
-                came[key][rank.rank] = Came(each.arrived_s, each.uncertainty_s)
-                kinds[key] = each.kind
-        if not rank.groups:
-            for record in rank.records:
-                key = ("", tuple(range(world_size)), record.operation)
-                came[key][rank.rank] = Came(record.arrived_s, record.uncertainty_s)
-                kinds[key] = "all_reduce"
+        for record in rank.records:
+            by_operation[record.operation][rank.rank] = record
     return [
-        Together(key[0], kinds[key], by_rank, descriptions.get(key[0], ""))
-        for key, by_rank in came.items()
-        if len(by_rank) == len(key[1]) > 1
+        Together("", "all_reduce", arrivals)
+        for arrivals in by_operation.values()
+        if len(arrivals) == world_size > 1
     ]
 
 

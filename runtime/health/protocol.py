@@ -260,7 +260,8 @@ class HealthProtocol(Protocol[bytes, str]):
         asked = set(range(self.world_size)) - set(question.answers)
         if not asked or question.left_s <= 0:
             asked = {question.decider(self.rank)} - {self.rank}  # for its verdict
-            question.unanswered += question.left_s <= 0
+            if question.left_s <= 0:
+                question.unanswered += 1
         if self.verdict is None:
             self._outbox += [(peer, data) for peer in sorted(asked)]
 

@@ -104,10 +104,10 @@ class Journal:
         self._groups_written = len(groups)
         lines += [_encoded(event) for event in (*events, *steps)]
         now_s = host.monotonic()
-        waits = bool(self._recorder.open_collectives())  # what it is in matters most if it hangs
-        if is_last or waits or now_s >= self._next_state_s:
+        open_now = self._recorder.open_collectives()  # which matters most if the rank hangs
+        if is_last or open_now or now_s >= self._next_state_s:
             self._next_state_s = now_s + STATE_S
-            lines.append(encode(Line(state=self._state(is_over=is_last))))
+            lines.append(encode(Line(state=self._state(open_now, is_over=is_last))))
         if not (lines or is_last):
             return
 
@@ -121,7 +121,7 @@ class Journal:
                 self._files.close()
                 self._recorder.unfeed(self._feed)
 
-    def _state(self, *, is_over: bool) -> State:
+    def _state(self, open_now: tuple[Collective, ...], *, is_over: bool) -> State:
         alignment = self._recorder.alignment()
         return State(
             unix_s=host.unix_time(),
@@ -133,7 +133,7 @@ class Journal:
             unwritten=self._unwritten + self._feed.lost,
             over=is_over,
             error=self.error,
-            open=self._recorder.open_collectives(),
+            open=open_now,
         )
 
 

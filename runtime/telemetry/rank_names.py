@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from latecomer.verify.runs import runs_of
+
 MOST_SHOWN = 8  # ranks, or runs of them, that are named one by one
 SHORT_RUN = 3  # ranks that follow each other and are still named one by one
 
 
 def names(ranks: Iterable[int]) -> str:
     """Ranks as people read them: those that follow each other as one, and not hundreds."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
+    runs = runs_of(ranks)
     parts: list[str] = []
     for run in runs:
         is_long = len(run) > SHORT_RUN

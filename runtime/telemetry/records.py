@@ -12,6 +12,7 @@ import msgspec
 from latecomer.runtime.telemetry.origin import Origin
 
 NATIVE = "native"
+BETWEEN_TWO = ("send", "recv")
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -102,9 +103,6 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_between_two(self) -> bool:
         """Whether it is a send or a receive."""
         return self.kind in BETWEEN_TWO
-
-
-BETWEEN_TWO = ("send", "recv")
 
 
 class Rank(msgspec.Struct, frozen=True):

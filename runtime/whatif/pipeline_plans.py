@@ -8,7 +8,7 @@ where that is of use; ``synth`` plans it, and ``verify`` proves it.
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +82,9 @@ def advise(
     memory = tuple(-(-halves // 2) for halves in peaks(orders))
     within = plan(_problem(recorded, times, share, memory=memory), solver=solver)
     beyond = plan(free, solver=solver)
-    alike = _problem(recorded, _alike(times), share)
-    alike_ticks = makespan(alike, orders)
-    alike_within = plan(_problem(recorded, _alike(times), share, memory=memory), solver=solver)
+    alike = _alike(times)
+    alike_ticks = makespan(_problem(recorded, alike, share), orders)
+    alike_within = plan(_problem(recorded, alike, share, memory=memory), solver=solver)
     if schedule is not None:
         write(within.schedule, schedule)
 
@@ -152,13 +152,10 @@ def _ticks(answer: PipelineAnswer) -> int:
 def _alike(times: StageTimes) -> StageTimes:
     """The same work, spread evenly over the stages."""
     stages = len(times.forward_s)
-    return StageTimes(
+    return replace(
+        times,
         forward_s=(statistics.fmean(times.forward_s),) * stages,
         backward_s=(statistics.fmean(times.backward_s),) * stages,
-        weight_share=times.weight_share,
-        message_s=times.message_s,
-        traced_s=times.traced_s,
-        orders=times.orders,
     )
 
 

@@ -162,8 +162,8 @@ def spans_of_events(
 
 def _problem(spans: Sequence[Span], stages: int, microbatches: int) -> str:
     """What is missing in a step, or twice."""
-    done = [(span.stage, span.kind, span.microbatch) for span in spans]
-    if len(set(done)) < len(done):
+    done = {(span.stage, span.kind, span.microbatch) for span in spans}
+    if len(done) < len(spans):
         return "an action is there twice"
     for stage in range(stages):
         for microbatch in range(microbatches):
@@ -171,6 +171,6 @@ def _problem(spans: Sequence[Span], stages: int, microbatches: int) -> str:
             if kinds not in ({"F", "B"}, {"F", "I", "W"}):
                 named = "".join(sorted(kinds)) or "nothing"
                 return f"stage {stage} has {named} of microbatch {microbatch}, must be FB or FIW"
-    if len(done) > sum(1 for stage, _, microbatch in done if stage < stages):
+    if any(span.stage >= stages for span in spans):
         return f"has a stage beyond {stages}"
     return ""

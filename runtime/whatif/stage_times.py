@@ -23,8 +23,8 @@ class StageTimes:
     """Seconds, per stage.
 
     Attributes:
-        forward, backward: ``backward`` is that for input and weights together.
-        weight_share: of ``backward``, what is for the weights; None where that was not recorded.
+        forward_s, backward_s: the latter is that for input and weights together.
+        weight_share: of ``backward_s``, what is for the weights; None where that was not recorded.
         message_s: by boundary, from a stage to the next or back; 0 where that was not seen.
         traced_s: from the first forward to the last backward.
         orders: by rank, the actions of a usual step, as (stage, kind, microbatch).

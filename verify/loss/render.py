@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from latecomer.verify.core.verdict import SHOWN, LocatedTransfer
 from latecomer.verify.loss.report import Answer, EntryBlock, LossReport
+from latecomer.verify.runs import runs_of
 
 TITLES = (
     "one loss in", "transfers", "missing entries", "at ranks", "contributions", "twice", "differ",
@@ -79,11 +80,6 @@ def _block(block: EntryBlock) -> str:
 
 def _names(what: str, members: Sequence[int]) -> str:
     """``ranks 0-3, 5``: runs of numbers together."""
-    runs: list[list[int]] = []
-    for member in members:
-        if runs and runs[-1][-1] == member - 1:
-            runs[-1].append(member)
-        else:
-            runs.append([member])
-    shown = ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+    runs = runs_of(members)
+    shown = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
     return f"{what}{'s' if len(members) > 1 else ''} {shown}"

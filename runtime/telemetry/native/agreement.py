@@ -97,7 +97,8 @@ class Agreement(Protocol[Claims, Disagreement]):
                 self._disagree(name, group, group.differs_in)
 
         self._due_s = now_s + PERIOD_S
-        unsent, self._unsent = self._unsent, defaultdict(list)
+        unsent = self._unsent
+        self._unsent = defaultdict(list)
         for name in self._members:
             claims = unsent[name] or [self._last[name]]
             self._last[name] = claims[-1]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from latecomer.runtime.telemetry.lateness import Line, lines_of
 from latecomer.runtime.telemetry.records import Collective, Members, Rank
@@ -44,8 +45,16 @@ class CollectiveRow:
         )
 
 
-def rows_of(ranks: Sequence[Rank]) -> tuple[CollectiveRow, ...]:
-    """A row for each kind and group, what wastes most first; of what all members have entered."""
+class Joint(NamedTuple):
+    """One collective that all members of its group have entered; ``arrivals``: by rank."""
+
+    group: Members
+    kind: str
+    arrivals: dict[int, Collective]
+
+
+def joint_collectives(ranks: Sequence[Rank]) -> Iterator[Joint]:
+    """Those of which all members tell, and tell the same kind."""
     entered: dict[tuple[str, tuple[int, ...], int], dict[int, Collective]] = defaultdict(dict)
     groups: dict[tuple[str, tuple[int, ...]], Members] = {}
     for rank in ranks:
@@ -57,24 +66,29 @@ def rows_of(ranks: Sequence[Rank]) -> tuple[CollectiveRow, ...]:
             groups[members.name, members.ranks] = members
             entered[members.name, members.ranks, collective.number][rank.rank] = collective
 
-    together: dict[tuple[str, tuple[int, ...], str], list[dict[int, Collective]]]
-    together = defaultdict(list)
     for (name, members_ranks, _), arrivals in entered.items():
         kinds = {collective.kind for collective in arrivals.values()}
         if len(arrivals) == len(members_ranks) > 1 and len(kinds) == 1:
-            together[name, members_ranks, kinds.pop()].append(arrivals)
+            yield Joint(groups[name, members_ranks], kinds.pop(), arrivals)
+
+
+def rows_of(ranks: Sequence[Rank]) -> tuple[CollectiveRow, ...]:
+    """A row for each kind and group, what wastes most first; of what all members have entered."""
+    by_row: dict[tuple[Members, str], list[dict[int, Collective]]] = defaultdict(list)
+    for joint in joint_collectives(ranks):
+        by_row[joint.group, joint.kind].append(joint.arrivals)
 
     rows = [
         CollectiveRow(
             kind=kind,
-            group=name,
-            description=groups[name, members_ranks].description,
-            ranks=members_ranks,
+            group=group.name,
+            description=group.description,
+            ranks=group.ranks,
             times=len(operations),
             bytes=sum(arrivals[min(arrivals)].bytes for arrivals in operations),
-            lines=tuple(lines_of(members_ranks, operations)),
+            lines=tuple(lines_of(group.ranks, operations)),
         )
-        for (name, members_ranks, kind), operations in together.items()
+        for (group, kind), operations in by_row.items()
     ]
     return tuple(sorted(rows, key=lambda row: (-row.wasted_s, row.kind, row.group)))
 

@@ -42,7 +42,6 @@ from latecomer.runtime.torch_versions import PrefixStore, store_of
 ALIGN_S = 2.0  # how long the beginning waits for aligned clocks
 OPEN_SHOWN = 16  # of the operations that are open, the oldest
 DEFAULT_DESCRIPTION = "default_pg"  # how torch describes the group of all ranks
-Key = tuple[str, int, str, int]
 
 logger = logging.getLogger("latecomer")
 
@@ -70,7 +69,7 @@ class NativeRecorder(OperationRecorder):
         self._alignment = Alignment(0.0, math.inf).finite
         self._overdue_s = overdue_s
         self._directory = directory
-        self._open: dict[Key, Entry] = {}
+        self._open: dict[int, Entry] = {}  # by id(): the very same object comes back at its end
         self._unclaimed: deque[Entry] = deque(maxlen=KEPT)  # until the next look
         self._ended: deque[tuple[Entry, bool]] = deque(maxlen=KEPT)  # too
         self._collectives: deque[Collective] = deque(maxlen=KEPT)
@@ -101,7 +100,7 @@ class NativeRecorder(OperationRecorder):
         open_now = [self._collective(entry) for entry in self._all_open()]
         return msgspec.structs.replace(
             remembered,
-            groups=tuple(self._hooks.groups.values()),
+            groups=self.groups(),
             collectives=(*self._collectives, *open_now),
             disagreements=tuple(self.disagreements),
             dropped=self._kept - len(self._collectives),
@@ -144,12 +143,12 @@ class NativeRecorder(OperationRecorder):
         if not entry.is_between_two:
             self._unclaimed.append(entry)
         if entry.is_seen_to_end:
-            self._open[_key(entry)] = entry
+            self._open[id(entry)] = entry
         else:
             self._ended.append((entry, False))
 
     def _end(self, entry: Entry, failed: bool) -> None:
-        self._open.pop(_key(entry), None)
+        self._open.pop(id(entry), None)
         self._ended.append((entry, failed))
 
     def _keep_ended(self) -> None:
@@ -285,9 +284,3 @@ class _Agreement(ProtocolRunner[Claims, Disagreement]):
     def absent(self, group: str, number: int) -> tuple[int, ...] | None:
         """See :meth:`Agreement.absent`."""
         return self.run(lambda now_s: self._of.absent(group, number))
-
-
-def _key(entry: Entry) -> Key:
-    if entry.is_between_two:
-        return (entry.group.name, entry.number, entry.kind, entry.root)
-    return (entry.group.name, entry.number, "", -1)
