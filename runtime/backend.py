@@ -24,6 +24,7 @@ from latecomer.runtime.config import Scheduled, configuration
 from latecomer.runtime.device.choice import make_executor
 from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.executor.load import Late
+from latecomer.runtime.health.watchdog import Watchdog
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.optireduce.engine import OptiReduceEngine
 from latecomer.runtime.optireduce.hadamard import FLOATS
@@ -33,6 +34,10 @@ from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.options import Chosen
 from latecomer.runtime.process_group.collectives import Collectives
 from latecomer.runtime.process_group.forwarding import BACKEND, ForwardingGroup
+from latecomer.runtime.process_group.starting import AllReduceEngine
+from latecomer.runtime.samebits.engine import SameBitsEngine
+from latecomer.runtime.samebits.repetition import NativeRepetition
+from latecomer.runtime.samebits.summing import SameBits
 from latecomer.runtime.telemetry.session import watch_by_environment
 from latecomer.runtime.torch_versions import Store, allow_monitored_barrier
 from latecomer.verify.errors import ArgumentError
@@ -55,7 +60,9 @@ class ModeCollectives(Collectives):
         is_here = all(rank < self.size for rank in late)
         return "" if is_here else f"{self.size} ranks, without {late}"
 
-    def start(self, device: torch.device, group: StoreExchange) -> AllReduceDispatcher:
+    def start(
+        self, device: torch.device, group: StoreExchange
+    ) -> AllReduceDispatcher | SameBitsEngine:
         """A dispatcher (collective)."""
         dispatcher = AllReduceDispatcher(
             group.store,
@@ -68,6 +75,8 @@ class ModeCollectives(Collectives):
             native_waits=self.waits,
         )
         watch_by_environment(dispatcher.source)
+        if self.chosen.options.bits == "same":
+            return _same_bits(dispatcher, dispatcher.executor.watchdog, group)
         return dispatcher
 
     def _profile(self) -> Profile | None:
@@ -94,9 +103,9 @@ class ScheduleCollectives(Collectives):
         ranks = self.chosen.verified.schedule.ranks
         return "" if ranks == self.size else f"{self.size} ranks, the schedule is for {ranks}"
 
-    def start(self, device: torch.device, group: StoreExchange) -> Executor:
+    def start(self, device: torch.device, group: StoreExchange) -> Executor | SameBitsEngine:
         """An executor (collective)."""
-        return make_executor(
+        executor = make_executor(
             self.chosen.verified,
             group.store,
             group.rank,
@@ -107,6 +116,9 @@ class ScheduleCollectives(Collectives):
             timeout_s=group.timeout_s,
             native_waits=self.waits,
         )
+        if self.chosen.bits == "same":
+            return _same_bits(executor, executor.watchdog, group)
+        return executor
 
     def options(self) -> dict[str, Any]:
         """Who is late, as it is when the operation is submitted."""
@@ -142,6 +154,13 @@ class OptiReduceCollectives(Collectives):
         return engine
 
 
+def _same_bits(engine: AllReduceEngine, watchdog: Watchdog, group: StoreExchange) -> SameBitsEngine:
+    """``engine`` with the same bits whoever is late (collective)."""
+    repetition = NativeRepetition(group.under("repetition"), watchdog)
+    sums = SameBits(group.world_size, torch.device("cpu"), repetition, watchdog)
+    return SameBitsEngine(engine, sums)
+
+
 class LatecomerGroup(ForwardingGroup):
     """A process group whose all-reduce runs in a mode, by a verified schedule, or by OptiReduce."""
 
@@ -150,7 +169,10 @@ class LatecomerGroup(ForwardingGroup):
         """What decides, in a mode (else ArgumentError); started now if need be (collective)."""
         if not isinstance(self.collectives, ModeCollectives):
             raise ArgumentError("reducer", self.collectives.path, "is there in a mode only")
-        dispatcher: AllReduceDispatcher = self.collectives.engine()
+        engine = self.collectives.engine()
+        if isinstance(engine, SameBitsEngine):
+            engine = engine.engine
+        dispatcher: AllReduceDispatcher = engine
         return dispatcher
 
     @property

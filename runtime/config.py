@@ -14,6 +14,8 @@ from latecomer.runtime.optireduce.options import Options
 from latecomer.runtime.policy import options as modes
 from latecomer.runtime.policy.cost_model import Profile, read
 from latecomer.runtime.policy.options import Chosen, Mode
+from latecomer.runtime.samebits import option as samebits_option
+from latecomer.runtime.samebits.option import Bits
 from latecomer.verify.core.schedule import Schedule
 from latecomer.verify.errors import ArgumentError
 
@@ -28,6 +30,7 @@ class Scheduled(NamedTuple):
     verified: Verified
     late: tuple[int, ...]
     device: OnDevice
+    bits: Bits = "any"
 
 
 _configured: Scheduled | Chosen | Options | None = None
@@ -38,6 +41,7 @@ class RunOptions(TypedDict, total=False):
 
     late: Late
     device: OnDevice | None
+    bits: Bits | None
 
 
 class ModeOptions(RunOptions, total=False):
@@ -81,6 +85,8 @@ def configure(
         most_late: a mode never starts without more ranks than this; default: a quarter, 1 to 3.
         device: how schedules run on GPUs (:mod:`latecomer.runtime.device.option`); default:
             LATECOMER_DEVICE.
+        bits: ``same``: sums of floats have the same bits whoever is late, in every mode and by
+            every schedule (docs/explanation/same-bits.md); default: LATECOMER_BITS, or ``any``.
         profile: for a mode: a file written by ``latecomer profile``; default: measured at
             the start.
         algorithm: ``optireduce`` needs no schedule, ``options`` are its own.
@@ -105,6 +111,7 @@ def configure(
     """
     global _configured  # noqa: PLW0603  (init_process_group has no way to pass it)
     if algorithm == "optireduce":
+        require_any_bits(of_mode.get("bits"))
         own_options = options or Options()
         _configured = own_options
         return own_options
@@ -122,16 +129,18 @@ def choose(
     most_late: int | None = None,
     profile: str | os.PathLike[str] | Profile | None = None,
     device: OnDevice | None = None,
+    bits: Bits | None = None,
 ) -> Scheduled | Chosen:
     """A schedule, verified, or a mode with its options; raises as :func:`configure`."""
     device = resolved(device)
+    bits = samebits_option.resolved(bits)
     if mode is not None and schedule is not None:
         raise ArgumentError("mode", mode, "makes its own schedules", "Leave one of both out")
     if mode is not None:
         if profile is not None and not isinstance(profile, Profile):
             profile = read(profile)
         chosen_mode: Mode = "native" if mode == "off" else mode
-        options = modes.Options(chosen_mode, named(late), threshold_s, most_late, device)
+        options = modes.Options(chosen_mode, named(late), threshold_s, most_late, device, bits)
         return Chosen(options, profile)
     if schedule is None:
         raise ArgumentError("schedule", schedule, "must be a file or a schedule", "Or set mode=")
@@ -140,7 +149,7 @@ def choose(
         if value is not None:
             raise ArgumentError(name, value, "goes with a mode only", "Leave it out, or set mode=")
     verified = load(schedule)
-    return Scheduled(verified, verified.late_ranks(late), device)
+    return Scheduled(verified, verified.late_ranks(late), device, bits)
 
 
 def configuration() -> Scheduled | Chosen | Options:
@@ -151,6 +160,7 @@ def configuration() -> Scheduled | Chosen | Options:
     if algorithm not in ("schedule", "optireduce"):
         raise ArgumentError("LATECOMER_ALGORITHM", algorithm, "must be schedule or optireduce")
     if algorithm == "optireduce":
+        require_any_bits(None)
         return Options()
     late_text = os.environ.get("LATECOMER_LATE", "")
     numbers = late_text.split(",") if late_text else []
@@ -165,3 +175,10 @@ def configuration() -> Scheduled | Chosen | Options:
     if not path:
         raise ArgumentError("LATECOMER_SCHEDULE", path, REQUIREMENT, REMEDY)
     return choose(path, None, late=late)
+
+
+def require_any_bits(bits: Bits | None) -> None:
+    """ArgumentError if OptiReduce is to have the same bits, which it can't."""
+    if samebits_option.resolved(bits) == "same":
+        requirement = "is not for algorithm='optireduce', whose sums lack what the network loses"
+        raise ArgumentError("bits", "same", requirement, "Use a mode or a schedule")

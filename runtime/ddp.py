@@ -5,10 +5,12 @@
     ddp.attach(model, "schedule.json")         # always by this schedule
     ddp.attach(model, algorithm="optireduce")  # latecomer.runtime.optireduce
     ddp.attach(model, mode="off")              # natively, to be switched on later
+    ddp.attach(model, mode="auto", bits="same")  # the same bits, whoever is late
 
 The hook hands each gradient bucket over and returns at once; backward goes on while buckets wait
 for decisions and travel, on threads and connections of our own. Gradients are averaged as DDP does
-(divided first, then summed) and are the same bits on all ranks.
+(divided first, then summed) and are the same bits on all ranks; with ``bits="same"`` they are those
+of an undisturbed run, too (:mod:`latecomer.runtime.samebits`).
 """
 
 import itertools
@@ -22,7 +24,14 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from latecomer.runtime.config import ModeOptions, RunOptions, Scheduled, ScheduleSource, choose
+from latecomer.runtime.config import (
+    ModeOptions,
+    RunOptions,
+    Scheduled,
+    ScheduleSource,
+    choose,
+    require_any_bits,
+)
 from latecomer.runtime.device.choice import make_executor
 from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.network.store_exchange import StoreExchange
@@ -34,6 +43,12 @@ from latecomer.runtime.policy.alone import GroupOfOne
 from latecomer.runtime.policy.cost_model import Profile
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.options import OFF, Chosen, Mode
+from latecomer.runtime.samebits.blocks import MOST_CONTRIBUTIONS
+from latecomer.runtime.samebits.gradients import Gradients
+from latecomer.runtime.samebits.model import SameBitsOfModel
+from latecomer.runtime.samebits.option import Bits
+from latecomer.runtime.samebits.repetition import NativeRepetition, Repetition, RepetitionAlone
+from latecomer.runtime.samebits.summing import SameBits
 from latecomer.runtime.telemetry.session import watch_by_environment
 from latecomer.runtime.torch_versions import GradBucket, PrefixStore, Store, hooks_of, store_of
 from latecomer.runtime.work import AllReduceWork, Observer
@@ -56,11 +71,13 @@ class Attachment:
         make: Callable[[Mode, Profile | None], Engine],
     ) -> None:
         self.engine = engine
+        self._same_bits: SameBitsOfModel | None = None
         self.is_closed = False
         self._group = group
         self._make = make
         self._is_off = False
         self._switches = 0  # changes of the mode so far, on all ranks alike
+        self._engines = 0  # that summed the same bits so far, on all ranks alike
 
     @property
     def executor(self) -> Executor:
@@ -79,6 +96,16 @@ class Attachment:
         if isinstance(self.engine, Executor):
             raise ArgumentError("reducer", "schedule", "is there in a mode only")
         return self.engine
+
+    @property
+    def same_bits(self) -> SameBitsOfModel:
+        """With ``bits="same"``: what checkpoints have to hold, and how often a sum was repeated.
+
+        ArgumentError is raised without.
+        """
+        if self._same_bits is None:
+            raise ArgumentError("same_bits", "any", "is there with bits='same' only")
+        return self._same_bits
 
     @property
     def mode(self) -> str:
@@ -103,6 +130,9 @@ class Attachment:
         allowed = ("schedule",) if isinstance(self.engine, Executor) else modes.MODES
         if mode != OFF and mode not in allowed:
             raise ArgumentError("mode", mode, f"must be one of {', '.join((OFF, *allowed))}")
+        if mode == OFF and self._same_bits is not None and isinstance(self.engine, Executor):
+            requirement = "would let gradients go as DDP sums them, with other bits"
+            raise ArgumentError("mode", mode, requirement, "Attach a mode in place of a schedule")
         self._require_same_switch(mode)
 
         is_another = not isinstance(self.engine, Executor) and self.engine.options.mode != mode
@@ -110,6 +140,8 @@ class Attachment:
             before = self.engine
             measured = before.profile if isinstance(before, AllReduceDispatcher) else None
             self.engine = self._make(cast(Mode, mode), measured)
+            if self._same_bits is not None:
+                self._same_bits.change_engine()
             before.close()
         self._is_off = mode == OFF
         if not isinstance(self.engine, Executor):
@@ -123,7 +155,10 @@ class Attachment:
 
     def submit(self, bucket: GradBucket) -> AllReduceWork:
         """Start the average of a bucket (the hook calls it)."""
-        work = self.engine.submit(bucket.buffer(), average=True)
+        if self._same_bits is None:
+            work = self.engine.submit(bucket.buffer(), average=True)
+        else:
+            work = self._same_bits.submit(bucket, self.engine.submit)
         if isinstance(self.engine, AllReduceDispatcher):
             self.engine.source.bucket_submitted(is_last=bucket.is_last())
         return work
@@ -134,7 +169,24 @@ class Attachment:
         A backward pass after it is DDP's own, and ``attach`` may be called again.
         """
         self.is_closed = True
+        if self._same_bits is not None:
+            self._same_bits.close()
         self.engine.close()
+
+    def sum_the_same_bits(self, gradients: Gradients) -> None:
+        """Sum ``gradients`` with the same bits from now on (collective; before the first step)."""
+        self._same_bits = SameBitsOfModel(gradients, lambda: self._make_sums(gradients))
+
+    def _make_sums(self, gradients: Gradients) -> SameBits:
+        """What sums over the engine that there is now (collective)."""
+        self._engines += 1
+        repetition: Repetition = RepetitionAlone()
+        watchdog = None
+        if not isinstance(self.engine, GroupOfOne):
+            watchdog = self.executor.watchdog
+            group = self._group.under(f"repetition/{self._engines}")
+            repetition = NativeRepetition(group, watchdog)
+        return SameBits(gradients.contributions, torch.device("cpu"), repetition, watchdog)
 
     def _require_same_switch(self, mode: str) -> None:
         """ArgumentError unless all ranks switch to ``mode`` before the same operation."""
@@ -182,6 +234,7 @@ def attach(
     model: DistributedDataParallel,
     schedule: ScheduleSource,
     *,
+    contributions: int | None = None,
     timeout_s: float = 300.0,
     observer: Observer | None = None,
     **options: Unpack[RunOptions],
@@ -193,6 +246,7 @@ def attach(
     model: DistributedDataParallel,
     *,
     mode: Mode | Literal["off"],
+    contributions: int | None = None,
     timeout_s: float = 300.0,
     **of_mode: Unpack[ModeOptions],
 ) -> Attachment: ...
@@ -217,6 +271,7 @@ def attach(
     algorithm: Literal["schedule", "optireduce"] = "schedule",
     options: Options | None = None,
     optimizer: torch.optim.Optimizer | None = None,
+    contributions: int | None = None,
     timeout_s: float = 300.0,
     observer: Observer | None = None,
     **of_mode: Unpack[ModeOptions],
@@ -226,12 +281,16 @@ def attach(
     Args:
         model: wrapped in DDP, with no communication hook yet; dense gradients.
         schedule: a file, or an object; it is verified here.
-        mode, of_mode: as for ``latecomer.configure``; ``late`` and ``device`` are among these. It
-            may be changed later: :attr:`Attachment.mode`. In a job of one rank there is nothing to
-            do.
+        mode, of_mode: as for ``latecomer.configure``; ``late``, ``device`` and ``bits`` are among
+            these. It may be changed later: :attr:`Attachment.mode`. In a job of one rank there is
+            nothing to do.
         algorithm: ``optireduce`` needs no schedule, but CPU tensors; ``options`` are the same on
             all ranks; with the model's ``optimizer`` steps that lost too much are skipped, and its
             state is re-synchronized with the parameters.
+        contributions: with ``bits="same"``: how many microbatches all ranks together have in a
+            step. Then each is a contribution of its own, and the average is the same on however
+            many ranks they are; all but the last of a rank run within ``model.no_sync()``.
+            Default: a rank's gradients are one contribution.
         timeout_s: a rank that keeps others waiting this long is given up by all.
         observer: is told about steps and operations.
 
@@ -255,6 +314,7 @@ def attach(
     hook = _hook_of(model)
     attachment: Attachment | optireduce.Attachment
     if algorithm == "optireduce":
+        require_any_bits(of_mode.get("bits"))
         store, rank, size = _store_rank_size(model.process_group)
         engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=timeout_s)
         watch_by_environment(engine.source)
@@ -262,9 +322,35 @@ def attach(
     else:
         chosen = choose(schedule, mode, **of_mode)
         device = next(model.parameters()).device
+        bits = _bits_of(chosen)
+        _require_sense(bits, contributions, device)
         attachment = _attachment(model.process_group, device, chosen, timeout_s, observer)
+        if bits == "same":
+            gradients = Gradients(
+                model,
+                contributions or model.process_group.size(),
+                by_microbatch=contributions is not None,
+            )
+            attachment.sum_the_same_bits(gradients)
     hook.attached = attachment
     return attachment
+
+
+def _bits_of(chosen: Scheduled | Chosen) -> Bits:
+    return chosen.options.bits if isinstance(chosen, Chosen) else chosen.bits
+
+
+def _require_sense(bits: Bits, contributions: int | None, device: torch.device) -> None:
+    """ArgumentError for what does not go together with the same bits."""
+    if bits == "any" and contributions is not None:
+        requirement = "is for bits='same' only"
+        raise ArgumentError("contributions", contributions, requirement, "Set bits='same'")
+    if contributions is not None and not 1 <= contributions <= MOST_CONTRIBUTIONS:
+        requirement = f"must be in 1..{MOST_CONTRIBUTIONS}"
+        raise ArgumentError("contributions", contributions, requirement)
+    if bits == "same" and device.type != "cpu":
+        requirement = f"sums gradients on the CPU only, and the model's are on {device}"
+        raise ArgumentError("bits", "same", requirement)
 
 
 def _hook_of(model: DistributedDataParallel) -> _GradientHook:

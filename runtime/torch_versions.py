@@ -14,6 +14,7 @@ version; ``docs/reference/torch-versions.md`` says with which versions the tests
 | ``_WorkerServer``: :func:`worker_server` | there | there | there | no public way to it |
 | ``DDP._comm_hooks``: :func:`hooks_of` | there | there | there | a second one is refused in C++ |
 | ``Store.clone``: :func:`own_connection` | there | there | there | its stub lacks it |
+| ``_current_graph_task_id``: :func:`backward_number` | there | there | there | counts them |
 | ``_sleep``: :func:`occupy_gpu` | there | there | there | no public way to be late on a GPU |
 | ``_symmetric_memory``: :func:`symmetric_tensor` | there | there | there | to compare with |
 | ``_SymmetricMemory``: :func:`symmetric_buffer` | there | there | there | alpha; no public way |
@@ -102,6 +103,11 @@ def groups_of_rank() -> list[tuple[dist.ProcessGroup, list[int]]]:
         for group, places in groups.items()
         if isinstance(group, dist.ProcessGroup)  # else a mark for groups without this rank
     ]
+
+
+def backward_number() -> int:
+    """A number of the backward pass that runs on this thread; to be asked in its hooks only."""
+    return torch._C._current_graph_task_id()
 
 
 def groups_so_far() -> int:

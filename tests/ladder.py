@@ -66,11 +66,11 @@ RUNGS_OF_RUNTIME = (
     ("backend", "ddp", "pipeline"),
     ("config",),
     ("optireduce", "policy"),
-    ("device", "process_group"),
+    ("device", "process_group", "samebits"),
     ("executor",),
     ("health", "telemetry"),
     ("network", "work"),
-    ("at_exit",),
+    ("at_exit", "compiling"),
     ("host",),
     ("torch_versions",),
 )

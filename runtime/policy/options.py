@@ -12,6 +12,7 @@ from latecomer.runtime.device.option import OnDevice
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.cost_model import Profile, ScheduleCandidate, Times, times
 from latecomer.runtime.policy.history import History, ModelCorrection
+from latecomer.runtime.samebits.option import Bits
 from latecomer.verify.errors import ArgumentError
 
 Mode = Literal["native", "static", "predict", "eager", "auto"]
@@ -36,6 +37,7 @@ class Options:
     threshold_s: float | None = None
     most_late: int | None = None
     device: OnDevice = "auto"
+    bits: Bits = "any"
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

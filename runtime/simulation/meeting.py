@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from latecomer.runtime.simulation.network import Network
 from latecomer.runtime.simulation.threads import Waiters
@@ -107,6 +108,7 @@ class _Operation:
     """One all-reduce of the library's, of all ranks of a group."""
 
     tensors: dict[int, torch.Tensor] = field(default_factory=dict)
+    is_maximum: bool = False  # else a sum
     is_done: bool = False
 
 
@@ -147,9 +149,12 @@ class _Group:
         self.is_ended = False
         self._free_s = 0.0
 
-    def enter(self, number: int, rank: int, tensor: torch.Tensor) -> _Operation:
+    def enter(
+        self, number: int, rank: int, tensor: torch.Tensor, *, is_maximum: bool
+    ) -> _Operation:
         """A rank comes to its operation of this number."""
-        operation = self.operations.setdefault(number, _Operation())
+        operation = self.operations.setdefault(number, _Operation(is_maximum=is_maximum))
+        assert operation.is_maximum == is_maximum
         operation.tensors[rank] = tensor
         if len(operation.tensors) == self.size and not self.is_ended:
             begun_s = max(self.world.now_s, self._free_s)
@@ -177,7 +182,10 @@ class _Group:
         tensors = [operation.tensors[rank] for rank in sorted(operation.tensors)]
         total = tensors[0].clone()
         for tensor in tensors[1:]:
-            total += tensor
+            if operation.is_maximum:
+                torch.maximum(total, tensor, out=total)
+            else:
+                total += tensor
         for tensor in tensors:
             tensor.copy_(total)
         operation.is_done = True
@@ -195,12 +203,13 @@ class GlooRank:
         group.ranks.add(rank)
 
     def allreduce(self, tensors: list[torch.Tensor], options: Any = None) -> GlooWork:
-        """Start the sum of a tensor over all ranks."""
+        """Start the sum of a tensor over all ranks, or its maximum."""
         group = self._group
         group.world.perhaps_switch()
         if group.is_ended:
             raise RuntimeError(CLOSED)
-        operation = group.enter(self._number, self._rank, tensors[0])
+        is_maximum = options is not None and options.reduceOp == dist.ReduceOp.MAX
+        operation = group.enter(self._number, self._rank, tensors[0], is_maximum=is_maximum)
         self._number += 1
         return GlooWork(group, operation, self._timeout_s)
 

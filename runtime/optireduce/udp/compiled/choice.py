@@ -1,7 +1,6 @@
 """Which data path runs, and why: the compiled one where it can, else numpy's, which says so once.
 
-Compiling takes seconds, on the first use after an installation or an update: one process does it,
-the others of this machine wait for its result. What is compiled is tried out before it is used:
+What is compiled (see :mod:`latecomer.runtime.compiling`) is tried out before it is used:
 ``struct mmsghdr`` and ``struct cmsghdr`` are read at places that hold for Linux on 64 bits, and
 were seen to on x86-64 only.
 """
@@ -9,20 +8,18 @@ were seen to on x86-64 only.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
-import importlib.util
 import logging
 import os
 import platform
 import select
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
+from latecomer.runtime.compiling import REMEDY, alone, missing
 from latecomer.runtime.host import host
 from latecomer.runtime.optireduce.options import Options, When
 from latecomer.runtime.optireduce.udp.data_path import NUMPY, DataPath
@@ -42,13 +39,10 @@ from latecomer.verify.errors import ArgumentError
 
 logger = logging.getLogger("latecomer")
 MACHINES = ("x86_64", "aarch64")  # the latter by its documents only: nobody has tried it
-COMPILE_S = 120.0  # how long to wait for another process that compiles, which takes some 10 s
-LOOK_S = 0.05  # between two looks whether it has ended
 TRY_S = 1.0  # how long datagrams to oneself may take
 TRIED_OPERATION = 7
 TRIED_BYTES = 399  # of a shard of five datagrams, of which the last one is filled up
 TRIED_DATAGRAM_BYTES = 128
-REMEDY = "pip install numba"
 
 
 def choose(when: When) -> DataPath:
@@ -76,7 +70,7 @@ def _compiled() -> tuple[DataPath | None, str]:
     reason = unfit()
     if not reason:
         began_s = host.monotonic()
-        with _alone():
+        with alone(Path(__file__).parent / "kernels.py"):
             from latecomer.runtime.optireduce.udp.compiled.placement import COMPILED
         took_s = host.monotonic() - began_s
         if not (reason := fault(COMPILED)):
@@ -88,8 +82,8 @@ def _compiled() -> tuple[DataPath | None, str]:
 
 def unfit() -> str:
     """Why nothing can be compiled here, or nothing."""
-    if importlib.util.find_spec("numba") is None:
-        return f"numba is not installed ({REMEDY})"
+    if reason := missing():
+        return reason
     if sys.platform != "linux" or sys.maxsize < 2**32 or sys.byteorder != "little":
         return "only Linux on 64 bits, little-endian, is known"
     if platform.machine() not in MACHINES:
@@ -161,19 +155,3 @@ def _to_oneself(
                 read += count
                 events += new_events
     return sent, events
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Hold a lock that all processes on this machine share, if it can be had in time."""
-    with (Path(__file__).parent / "kernels.py").open() as file:
-        until_s = host.monotonic() + COMPILE_S
-        while host.monotonic() < until_s:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                host.sleep(LOOK_S)
-            except OSError:  # a file system without locks: each compiles for itself
-                break
-        yield
