@@ -116,8 +116,8 @@ class Gradients:
             return
         self._passes.add(backward_number())
         kept = self._kept.setdefault(self._names[parameter], [])
-        kept.append(parameter.grad.clone())  # it may be a view of DDP's bucket
-        parameter.grad = None
+        kept.append(parameter.grad.clone())
+        parameter.grad.zero_()  # without one DDP would take the parameter for unused
 
     def _exponents_of(self, name: str, elements: int, dtype: torch.dtype) -> TensorExponents:
         if name not in self._exponents:

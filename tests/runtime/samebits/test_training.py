@@ -127,3 +127,194 @@ def test_one_result_in_every_mode_whoever_is_late():
     assert len(hashes) == 1, results
     repeated = {times for of_rank in results for _, times in of_rank.values()}
     assert min(repeated) >= 1
+
+
+def _without(rank, size, store):
+    """As above, without the option."""
+    made = {}
+    for name, options in {
+        "native": {"mode": "native"},
+        "late 1": {"mode": "static", "late": 1},
+        "late 3": {"mode": "static", "late": 3},
+    }.items():
+
+        def attach(model, options=options):
+            attachment = ddp.attach(model, **options, profile=profile(size))
+            attached.append(attachment)
+            return None
+
+        attached = []
+        made[name], _ = train(rank, size, store, attach, name=name)
+        attached[0].close()
+    return made
+
+
+def test_without_the_option_results_differ_so_these_tests_are_not_blind():
+    results = values(spawn(_without, 4))
+    assert len(set(results[0].values())) > 1, results[0]
+
+
+def _microbatches(rank, size, store, shares, of_model, seed):
+    def attach(model):
+        options = {"mode": "auto", "profile": profile(size)} if size > 1 else {"mode": "auto"}
+        return ddp.attach(model, **options, bits="same", contributions=MICROBATCHES)
+
+    return train(
+        rank, size, store, attach, name="microbatches", seed=seed, shares=shares, **of_model
+    )
+
+
+GROUPINGS = [
+    [[0], [1], [2], [3]],
+    [[2], [0], [3], [1]],
+    [[0, 1], [2, 3]],
+    [[3, 0], [1, 2]],
+    [[0, 3], [1], [2]],
+    [[2], [3], [1, 0]],
+    [[0, 1, 2, 3]],
+    [[3, 1, 2, 0]],
+]
+
+
+@pytest.mark.parametrize(
+    "of_model",
+    [{}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}],
+    ids=["all used", "some unused", "bucket views"],
+)
+def test_one_result_on_however_many_ranks(of_model):
+    hashes = {}
+    for seed, shares in enumerate(GROUPINGS):
+        of_ranks = values(spawn(_microbatches, len(shares), shares, of_model, seed))
+        assert len(set(of_ranks)) == 1
+        hashes[str(shares)] = of_ranks[0][0]
+    assert len(set(hashes.values())) == 1, hashes
+
+
+def _one_too_few(rank, size, store):
+    def attach(model):
+        return ddp.attach(model, mode="native", bits="same", contributions=MICROBATCHES)
+
+    with pytest.raises(RuntimeError, match="2 contributions were summed, and 4 were agreed on"):
+        train(rank, size, store, attach, name="too few", shares=[[0], [1]])
+
+
+def test_a_missing_microbatch_is_noticed_by_all_ranks():
+    values(spawn(_one_too_few, 2))
+
+
+@on_ranks(2)
+def test_senseless_options_are_refused(rank, size, store):
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    with pytest.raises(ArgumentError, match=r"bits = 'some': must be one of any, same"):
+        ddp.attach(model, mode="native", bits="some")
+    with pytest.raises(ArgumentError, match=r"contributions = 3: is for bits='same' only"):
+        ddp.attach(model, mode="native", contributions=3)
+    with pytest.raises(ArgumentError, match=r"contributions = 5000: must be in 1..2047"):
+        ddp.attach(model, mode="native", bits="same", contributions=5000)
+    with pytest.raises(ArgumentError, match="whose sums lack what the network loses"):
+        ddp.attach(model, algorithm="optireduce", bits="same")
+
+    attachment = ddp.attach(model, synth.generate(2), bits="same")
+    with pytest.raises(ArgumentError, match="with other bits"):
+        attachment.mode = "off"
+    attachment.close()
+    attachment = ddp.attach(model, mode="native")
+    with pytest.raises(ArgumentError, match="is there with bits='same' only"):
+        _ = attachment.same_bits
+    attachment.close()
+
+
+def _resumed(rank, size, store, stop_at):
+    """Hashes of the weights of a run of eight steps, with a restart from a checkpoint or without."""
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Net())
+    attachment = ddp.attach(model, mode="auto", profile=profile(size), bits="same")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(8):
+        if step == stop_at:
+            state = attachment.same_bits.state_dict()
+            weights = {name: each.clone() for name, each in model.module.state_dict().items()}
+            attachment.close()
+            model = DistributedDataParallel(Net())
+            model.module.load_state_dict(weights)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+            attachment = ddp.attach(model, mode="eager", bits="same", profile=profile(size))
+            attachment.same_bits.load_state_dict(state)
+        if step == 6:
+            attachment.mode = "native"
+        x, y = microbatch(step, rank)
+        ((model(x) - y) ** 2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    repeated = attachment.same_bits.repeated
+    bad = {"contributions": 7, "exponents": {}}
+    with pytest.raises(ArgumentError, match="contributions = 7: must be 2"):
+        attachment.same_bits.load_state_dict(bad)
+    attachment.close()
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().numpy().tobytes())
+    return digest.hexdigest(), repeated
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_bits():
+    whole = values(spawn(_resumed, 2, None))
+    again = values(spawn(_resumed, 2, 4))
+    assert {bits for bits, _ in whole} == {bits for bits, _ in again}
+    assert whole[0][1] >= 1
+    assert again[0][1] < whole[0][1] + 1
+
+
+def _spikes(rank, size, store):
+    """What a spike, inf and nan do to the gradients of the step and of those after it."""
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    model = DistributedDataParallel(torch.nn.Linear(3, 2000, bias=False))
+    attachment = ddp.attach(model, mode="native", bits="same")
+    seen = []
+    for scale in (1.0, 1.0, 1e12, 1.0, float("inf"), 1.0, float("nan"), 1.0):
+        mine = scale if rank == 0 else 1.0
+        model.zero_grad()
+        (model(torch.ones(1, 3)) * mine).sum().backward()
+        gradient = model.module.weight.grad
+        seen.append((gradient[0, 0].item(), bool(gradient.isfinite().all())))
+    repeated = attachment.same_bits.repeated
+    attachment.close()
+    return seen, repeated
+
+
+def test_spikes_are_summed_again_and_inf_and_nan_stay_visible():
+    for seen, repeated in values(spawn(_spikes, 2)):
+        finite = [value for value, is_finite in seen if is_finite]
+        assert finite == pytest.approx([1.0, 1.0, 5e11, 1.0, 1.0, 1.0])
+        assert [is_finite for _, is_finite in seen] == [
+            True, True, True, True, False, True, False, True,
+        ]  # fmt: skip
+        assert repeated <= 6
+
+
+def _killed(rank, size, store):
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    model = DistributedDataParallel(torch.nn.Linear(300, 1000))
+    attachment = ddp.attach(
+        model, mode="auto", profile=profile(size), bits="same", timeout_s=20.0
+    )
+    for _ in range(50):
+        model.zero_grad()
+        try:
+            model(torch.ones(1, 300)).sum().backward()
+        except RuntimeError:
+            failure = attachment.reducer.failure
+            attachment.close()
+            return tuple(failure.ranks)
+        if rank == 2:
+            import os
+
+            os._exit(1)
+    raise AssertionError("nothing was noticed")
+
+
+def test_a_dead_rank_is_named():
+    outcomes = spawn(_killed, 3, victims=(2,))
+    assert [outcome.value for outcome in outcomes[:2]] == [(2,), (2,)]
