@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import struct
+import threading
 from fractions import Fraction
 
 import numpy as np
@@ -13,41 +15,17 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from latecomer.runtime.samebits import blocks, by_torch, conversion
+from latecomer.runtime.samebits import by_torch, conversion
 from latecomer.runtime.samebits.blocks import BLOCK, Layout
 from latecomer.runtime.samebits.conversion import INTEGERS, holding, precision_of
-from latecomer.runtime.samebits.repetition import RepetitionAlone
+from latecomer.runtime.samebits.repetition import Repetition
 from latecomer.runtime.samebits.summing import Contributions, SameBits, TensorExponents
-from latecomer.runtime.samebits.travelling import Travelling, layout_of
 from latecomer.runtime.work import AllReduceWork
 from latecomer.verify.errors import ArgumentError, LatecomerError, TensorError
 
 CPU = torch.device("cpu")
 FORMATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 SIZES = (1, 5, 300, BLOCK, BLOCK + 3, 2 * BLOCK + 1)
-
-
-class Ring:
-    """An engine that adds up what it was given for other ranks; what travels is seen."""
-
-    def __init__(self):
-        self.others = []
-        self.travelled = []
-        self.held = []  # works that are not settled, if it holds them
-        self.holds = False
-        self.number = 0
-
-    def start(self, tensor):
-        for other in self.others:
-            tensor += other
-        self.travelled.append(tensor.dtype)
-        work = AllReduceWork(self.number, tensor, average=False)
-        self.number += 1
-        if self.holds:
-            self.held.append(work)
-        else:
-            work.settle()
-        return work
 
 
 @functools.cache
@@ -150,99 +128,272 @@ def test_loops_that_are_wrong_are_found_out():
     assert conversion.fault(by_torch) == ""
 
 
-def summed(dtype, steps, sizes, buckets, holders, contributions):
-    """The results of some steps; ``holders``: how contributions are shared out, the last is ours.
+class Ranks:
+    """All ranks of a job in one process: what they start, and repeat, is done when all have come.
 
-    ``steps``: for each step, for each contribution, all tensors in one.
+    ``arrivals``: in which order works are settled that are complete; default: as they are.
     """
-    exponents = [TensorExponents(size, dtype, contributions) for size in sizes]
-    ring = Ring()
-    sums = SameBits(contributions, CPU, OfAll(holders), None)
+
+    def __init__(self, ranks, *, holds=False):
+        self.ranks = ranks
+        self.holds = holds
+        self.waiting = []  # complete operations that nobody was told of
+        self.dtypes = []
+        self._lock = threading.Lock()
+        self._started = [0] * ranks
+        self._works = {}
+        self._barrier = threading.Barrier(ranks, timeout=60)
+        self._repeated = {}
+
+    def start(self, rank):
+        """The ``submit`` of a rank's engine."""
+
+        def start(tensor):
+            with self._lock:
+                number = self._started[rank]
+                self._started[rank] += 1
+                work = AllReduceWork(number, tensor, average=False)
+                works = self._works.setdefault(number, [])
+                works.append(work)
+                is_complete = len(works) == self.ranks
+            if is_complete:
+                self.dtypes.append(tensor.dtype)
+                total = torch.stack([each.tensor for each in works]).sum(0, dtype=tensor.dtype)
+                for each in works:
+                    each.tensor.copy_(total)
+                if self.holds:
+                    self.waiting.append(works)
+                else:
+                    settle(works)
+            return work
+
+        return start
+
+    def repetition(self, rank):
+        """A rank's end of repetitions."""
+
+        class OfRank(Repetition):
+            def maximum(self, tensor, operation):
+                job.meet(rank, tensor, lambda tensors: tensors.amax(0))
+
+            def total(self, tensor, operation):
+                job.meet(rank, tensor, lambda tensors: tensors.sum(0))
+
+            def abort(self):
+                job._barrier.abort()
+
+            def close(self):
+                pass
+
+        job = self
+        return OfRank()
+
+    def meet(self, rank, tensor, combine):
+        """All ranks' tensors become what ``combine`` makes of them."""
+        self._repeated[rank] = tensor
+        self._barrier.wait()
+        combined = combine(torch.stack([self._repeated[each] for each in range(self.ranks)]))
+        self._barrier.wait()
+        tensor.copy_(combined)
+
+
+def settle(works):
+    for work in works:
+        work.settle()
+
+
+def summed(dtype, steps, sizes, buckets, shares, contributions):
+    """Each step's averages, on the first rank, and how many tensors were summed again.
+
+    ``steps``: for each, all contributions, of all tensors in one; ``shares``: each rank's.
+    """
+    job = Ranks(len(shares))
+    ranks = range(len(shares))
+    ends = [0, *np.cumsum(sizes).tolist()]
+    sums = [SameBits(contributions, CPU, job.repetition(rank), None) for rank in ranks]
+    exponents = [[TensorExponents(size, dtype, contributions) for size in sizes] for _ in ranks]
     results = []
-    ends = np.cumsum([0, *sizes])
     for step in steps:
         parts = []
         for first, last in buckets:
-            own_sizes = tuple(sizes[first:last])
-            layout = layout_of(own_sizes)
-            own = [exponents[index] for index in range(first, last)]
-            cut = [each[ends[first] : ends[last]] for each in step]
-            ring.others = []
-            sums._repetition.contributions = []
-            for holder in holders[:-1]:
-                travelling = Travelling(layout, dtype, CPU)
-                values = np.concatenate([each.values for each in own])
-                precision = precision_of(dtype, contributions)
-                travelling.put(cut[holder[0]], values, precision, len(holder))
-                for other in holder[1:]:
-                    for index in range(len(own_sizes)):
-                        elements, _ = layout.of_tensor(index)
-                        travelling.add(cut[other][elements], index, values, precision)
-                ring.others.append(travelling.flat)
-            sums._repetition.others = [cut[index] for holder in holders[:-1] for index in holder]
-            sums._repetition.layout = layout
-            mine = holders[-1]
-            flat = cut[mine[0]].clone()
-            others = {}
-            for index in range(len(own_sizes)):
-                elements, _ = layout.of_tensor(index)
-                if len(mine) > 1:
-                    others[index] = [cut[other][elements] for other in mine[1:]]
-            given = Contributions(flat, own_sizes, len(mine), others)
-            sums.submit(given, own, ring.start, average=True).wait()
-            parts.append(flat)
+            flats = []
+            works = []
+            for rank in ranks:
+                mine = [step[number][ends[first] : ends[last]] for number in shares[rank]]
+                flat = mine[0].clone()
+                others = {
+                    index: [
+                        each[ends[first + index] - ends[first] :][: sizes[first + index]]
+                        for each in mine[1:]
+                    ]
+                    for index in range(last - first)
+                }
+                given = Contributions(flat, tuple(sizes[first:last]), len(mine), others)
+                tensors = exponents[rank][first:last]
+                work = sums[rank].submit(given, tensors, job.start(rank), average=True)
+                flats.append(flat)
+                works.append(work)
+            for work in works:
+                work.wait()
+            for flat in flats[1:]:
+                assert bits_of(flat) == bits_of(flats[0])
+            parts.append(flats[0])
         results.append(torch.cat(parts))
-    repeated = sums.repeated
+    for each in sums:
+        each.close()
+    return results
+
+
+def bits_of(tensor):
+    patterns = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.itemsize]
+    return tensor.view(patterns).tolist()
+
+
+SPECIAL = [math.inf, -math.inf, math.nan, 0.0, -0.0, 1e-42, 1e30, -1e30, 65504.0]
+
+
+@st.composite
+def trainings(draw):
+    """Contributions of some steps: of one scale that drifts, with what is special now and then."""
+    dtype = draw(st.sampled_from(FORMATS))
+    sizes = draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=3))
+    contributions = draw(st.integers(2, 5))
+    seed = draw(st.integers(0, 2**32))
+    generator = torch.Generator().manual_seed(seed)
+    scale = draw(st.sampled_from([1.0, 1e-3, 1e-12, 1e12, 1e-37]))
+    steps = []
+    for _ in range(draw(st.integers(1, 4))):
+        scale *= draw(st.sampled_from([1.0, 1.0, 0.5, 3.0, 1e-6, 1e5]))
+        step = []
+        for _ in range(contributions):
+            numbers = torch.randn(sum(sizes), generator=generator, dtype=torch.float64) * scale
+            if draw(st.booleans()):
+                at = draw(st.integers(0, sum(sizes) - 1))
+                numbers[at] = draw(st.sampled_from(SPECIAL))
+            step.append(numbers.to(dtype))
+        steps.append(step)
+    return dtype, sizes, contributions, steps
+
+
+@st.composite
+def arranged(draw):
+    """A training, and two ways to share it out and to cut it into buckets."""
+    dtype, sizes, contributions, steps = draw(trainings())
+    ways = []
+    for _ in range(2):
+        order = draw(st.permutations(range(contributions)))
+        ranks = draw(st.integers(1, contributions))
+        cuts = sorted(draw(st.permutations(range(1, contributions)))[: ranks - 1])
+        bounds = [0, *cuts, contributions]
+        shares = [order[begin:end] for begin, end in itertools.pairwise(bounds)]
+        some = draw(st.sets(st.integers(1, len(sizes))))
+        ends = sorted({0, len(sizes), *some})
+        ways.append((shares, list(itertools.pairwise(ends))))
+    return dtype, sizes, contributions, steps, ways
+
+
+@settings(max_examples=80, deadline=None)
+@given(arranged())
+def test_the_bits_depend_on_the_contributions_alone(job):
+    dtype, sizes, contributions, steps, ways = job
+    (shares, buckets), (other_shares, other_buckets) = ways
+    one = summed(dtype, steps, sizes, buckets, shares, contributions)
+    other = summed(dtype, steps, sizes, other_buckets, other_shares, contributions)
+    for result, again in zip(one, other, strict=True):
+        assert bits_of(result) == bits_of(again)
+
+
+@settings(max_examples=80, deadline=None)
+@given(trainings())
+def test_an_average_is_close_to_the_exact_one(training):
+    dtype, sizes, contributions, steps = training
+    shares = [[number] for number in range(contributions)]
+    results = summed(dtype, steps, sizes, [(0, len(sizes))], shares, contributions)
+    ends = [0, *np.cumsum(sizes).tolist()]
+    for step, result in zip(steps, results, strict=True):
+        for tensor in range(len(sizes)):
+            elements = slice(ends[tensor], ends[tensor + 1])
+            parts = [each[elements].double() for each in step]
+            for first in range(0, sizes[tensor], BLOCK):
+                block = [part[first : first + BLOCK] for part in parts]
+                of_result = result[elements][first : first + BLOCK].double()
+                if not all(part.isfinite().all() for part in block):
+                    assert of_result.isnan().all()
+                    continue
+                top = max(part[part.isfinite()].abs().max().item() for part in parts)
+                exact = sum(block) / contributions
+                bound = top * 2.0**-13 + 2.0**-120
+                rounding = exact.abs() * torch.finfo(dtype).eps + torch.finfo(dtype).tiny
+                assert bool(((of_result - exact).abs() <= bound + rounding).all())
+
+
+def test_sums_go_in_32_bits_and_the_first_is_repeated():
+    job = Ranks(1)
+    sums = SameBits(1, CPU, job.repetition(0), None)
+    tensor = TensorExponents(3, torch.float32, 1)
+    for step in range(5):
+        flat = torch.tensor([1e-9, 2e-9, -3e-9]) * (1 + step)
+        sums.submit(Contributions(flat, (3,)), [tensor], job.start(0), average=True).wait()
+        torch.testing.assert_close(flat, torch.tensor([1e-9, 2e-9, -3e-9]) * (1 + step))
+    assert set(job.dtypes) == {torch.int32}
+    assert sums.repeated == 1
     sums.close()
-    return results, repeated
 
 
-class OfAll(RepetitionAlone):
-    """Repeats for all holders: finds out from the shapes which tensors are summed again."""
+def test_a_sum_waits_for_its_exponents_and_all_behind_it_wait_with_it():
+    job = Ranks(1, holds=True)
+    sums = SameBits(1, CPU, job.repetition(0), None)
+    tensor = TensorExponents(1, torch.float32, 1)
+    free = TensorExponents(1, torch.float32, 1)
+    flats = [torch.ones(1), torch.full((1,), 2.0), torch.full((1,), 3.0)]
+    works = []
+    for flat, exponents in zip(flats, (tensor, tensor, free), strict=True):
+        given = Contributions(flat, (1,))
+        works.append(sums.submit(given, [exponents], job.start(0), average=False))
+    integers = torch.tensor([5])
+    works.append(sums.pass_on(integers, job.start(0)))
+    assert len(job.waiting) == 1  # the second is held up, and the others come after it
+    settle(job.waiting.pop())
+    for work in works:
+        while not work.is_done:
+            if job.waiting:
+                settle(job.waiting.pop(0))
+    assert [flat.item() for flat in flats] == [1.0, 2.0, 3.0]
+    assert works[-1].wait().item() == 5
+    sums.close()
 
-    def __init__(self, holders):
-        self.others = []
-        self.layout = None
-        self.chosen = None
 
-    def maximum(self, tensor, operation):
-        self.chosen = self._matching(tensor)
-        dtype = self.others[0].dtype if self.others else None
-        for other in self.others:
-            at = 0
-            for index in self.chosen:
-                elements, of_blocks = self.layout.of_tensor(index)
-                count = of_blocks.stop - of_blocks.start
-                one = layout_of((self.layout.sizes[index],))
-                conversion.to_magnitudes(
-                    other[elements], one, adds=True, greatest=tensor[at : at + count]
-                )
-                at += count
-        self.tops = tensor.view(holding(dtype)).clone() if self.others else None
+def test_what_goes_wrong_ends_the_sum():
+    job = Ranks(1, holds=True)
+    sums = SameBits(2, CPU, job.repetition(0), None)
+    tensor = TensorExponents(2, torch.float32, 2)
+    given = Contributions(torch.ones(2), (2,))
+    work = sums.submit(given, [tensor], job.start(0), average=True)
+    settle(job.waiting.pop())
+    with pytest.raises(LatecomerError, match="1 contributions were summed, and 2 were agreed on"):
+        work.wait()
 
-    def total(self, tensor, operation):
-        if not self.others:
-            return
-        precision = precision_of(self.others[0].dtype, self.contributions)
-        tops = self.tops.double().numpy()
-        lengths = np.frexp(np.where(np.isfinite(tops), tops, 0.0))[1].astype(np.int64)
-        scales = np.ldexp(1.0, blocks.wide_exponents(lengths, precision))
-        scales = np.where(np.isfinite(tops), scales, 0.0)
-        for other in self.others:
-            at = at_block = 0
-            for index in self.chosen:
-                elements, of_blocks = self.layout.of_tensor(index)
-                count = of_blocks.stop - of_blocks.start
-                size = self.layout.sizes[index]
-                conversion.to_wide_integers(
-                    other[elements],
-                    layout_of((size,)),
-                    scales[at_block : at_block + count],
-                    adds=True,
-                    integers=tensor[at : at + size],
-                )
-                at += size
-                at_block += count
+    def refuse(tensor):
+        raise LatecomerError("the engine has failed")
 
-    def _matching(self, tensor):
-        return self.repeated_tensors
+    work = sums.submit(given, [tensor], refuse, average=True)
+    with pytest.raises(LatecomerError, match="the engine has failed"):
+        work.wait()
+
+    def break_down(tensor):
+        raise ValueError("what must not happen")
+
+    work = sums.submit(given, [tensor], break_down, average=True)
+    with pytest.raises(LatecomerError, match="bits='same' broke: ValueError"):
+        work.wait()
+
+    with pytest.raises(TensorError, match=r"dtype torch\.int32"):
+        sums.submit(Contributions(torch.ones(2).int(), (2,)), [tensor], refuse, average=False)
+    work = sums.submit(given, [tensor], job.start(0), average=True)
+    sums.close(at_once=True)
+    with pytest.raises(LatecomerError, match="was not done when"):
+        work.wait()
+    with pytest.raises(LatecomerError, match="was closed"):
+        sums.submit(given, [tensor], job.start(0), average=True)
+    with pytest.raises(ArgumentError, match=r"contributions = 2048: must be in 1..2047"):
+        SameBits(2048, CPU, job.repetition(0), None)
