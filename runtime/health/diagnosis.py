@@ -4,7 +4,9 @@ Every rank that lives says where it stands, and one that has finished and closes
 goes; whoever says nothing for the grace period is dead or stopped. If all answer, ranks that
 submitted different things have failed, or a rank that broke; else the chain of who waits for whom
 is followed to its end, which is a rank that has not entered the operation (with all others that
-have not), or one that has closed or does not go on, or a cycle.
+have not), or one that has closed or does not go on, or a cycle. It begins where the oldest
+operation is waited for: ranks that are further exchange something in later operations, and may be
+said to wait for each other there while they go on.
 
 A wait is not held against the ranks between: however long it lasts, it goes on while the end of
 its chain has entered the operation and any rank of the chain has moved lately: statuses are not
@@ -90,8 +92,9 @@ def diagnose(
 ) -> RankFailure:
     """Decide who failed, given the status of each rank that has answered within ``grace_s``.
 
-    The chain of waits begins at rank ``me``; ``noticed`` is what was seen first. ``suspects`` are
-    ranks that ``me`` waits for in another way: those of them that have closed have failed.
+    The chain of waits begins at rank ``me``, unless others wait in an older operation; ``noticed``
+    is what was seen first. ``suspects`` are ranks that ``me`` waits for in another way: those of
+    them that have closed have failed.
     ``never_heard`` are ranks of which no datagram has ever come: they may live behind a firewall.
     """
     evidence = [f"rank {rank} {statuses[rank]}" for rank in sorted(statuses)]
@@ -113,7 +116,7 @@ def diagnose(
         return failure(ranks, f"did not submit the same operation, {doings}")
     if broken := [rank for rank in sorted(statuses) if statuses[rank].broken]:
         return failure(broken, f"broke, {statuses[broken[0]].broken}")
-    chain, cycle = _chain(statuses, me)
+    chain, cycle = _chain(statuses, _first_to_wait(statuses, me))
     if cycle:
         return failure(sorted(cycle), "wait for each other")
     needed = _needed(statuses, chain)
@@ -130,9 +133,23 @@ def diagnose(
     return RankFailure([], f"all ranks are alive and in the operation ({noticed})", evidence)
 
 
-def _chain(statuses: Mapping[int, RankStatus], me: int) -> tuple[list[int], list[int]]:
-    """(who waits for whom, from ``me`` to the first that does not wait; the cycle, if it is one)"""
-    chain = [me]
+def _first_to_wait(statuses: Mapping[int, RankStatus], me: int) -> int:
+    """A rank that waits in the oldest operation: ``me`` if it does, or if no rank waits at all."""
+    operations = {}
+    for rank, status in statuses.items():
+        if status.waiting is not None:
+            operations[rank] = status.waiting.operation
+    if not operations:
+        return me
+    oldest = min(operations.values())
+    if operations.get(me) == oldest:
+        return me
+    return min(rank for rank, operation in operations.items() if operation == oldest)
+
+
+def _chain(statuses: Mapping[int, RankStatus], first: int) -> tuple[list[int], list[int]]:
+    """(who waits for whom, from ``first`` to one that does not wait; the cycle, if it is one)"""
+    chain = [first]
     while (waiting := statuses[chain[-1]].waiting) and waiting.peer not in chain:
         chain.append(waiting.peer)
     if waiting is None:

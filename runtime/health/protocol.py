@@ -3,8 +3,10 @@
 Silent in normal operation, but for a goodbye: a rank that has finished says so before it closes, so
 that nobody takes it for dead; it repeats that until all who stay have heard it. A rank that notices
 a failure asks everybody; each answers with its status. A question may be an alarm, which makes the
-others give up too. The first verdict reached is sent to all, so that all name the same ranks, and
-once more soon after, since a socket that is full loses all that comes at a time.
+others give up too. The first verdict reached is sent to all, so that all name the same ranks. Each
+acknowledges it, and to those that have not it is sent again, a few times: it may be lost on the
+way, or where a socket is full. A rank that has decided stays as long, and no longer: who waits in
+vain for its verdict would take it for dead, but who is dead never acknowledges anything.
 
 Two ranks that give up at the same moment may have heard different answers, where another one stops
 between two of its own. So after an alarm the lowest of the ranks that answer decides, and the
@@ -35,6 +37,7 @@ TRIES = 4  # of a question, however short the time for answers is
 ASKS = 10  # of the rank that is to decide, while its verdict is waited for; of these
 SILENT_ASKS = 8  # so many without an answer say that it has stopped,
 SILENT_S = 0.25  # if they are no mere pause of its process
+TELLS = 5  # of a verdict, at most: of ten datagrams one may be lost, and seldom five in a row
 DEFER_SHARE = 0.1  # of the time in which ranks may answer: so much longer the lowest may decide
 
 # Bytes. A verdict has a text and evidence, a status up to three texts: either has to be less than
@@ -50,7 +53,8 @@ CUT = " [...]"
 class HealthMessage(msgspec.Struct, omit_defaults=True):
     """``status`` answers; ``asks`` demands an answer; ``failed`` makes it a verdict.
 
-    A status that says ``closed`` is a goodbye, whatever it answers; ``heard`` is the reply to it.
+    A status that says ``closed`` is a goodbye, whatever it answers; ``heard`` is the reply to it,
+    and ``knows`` the reply to a verdict.
 
     An answer has the number of its question: one that comes late or twice is known. ``failed``
     has bit ``r % 8`` of byte ``r // 8`` set for each rank ``r`` that failed.
@@ -59,6 +63,7 @@ class HealthMessage(msgspec.Struct, omit_defaults=True):
     asks: bool = False
     alarm: bool = False
     heard: bool = False
+    knows: bool = False
     question: int = 0
     status: RankStatus | None = None
     failed: bytes | None = None
@@ -136,12 +141,15 @@ class HealthProtocol(Protocol[bytes, str]):
         self._closed: dict[int, RankStatus] = {}  # ranks that have said goodbye, and how
         self._unaware: set[int] = set()  # ranks that have not heard this rank's goodbye
         self._goodbye_due_s: float | None = None  # None: this rank stays
-        self._repeat_s: float | None = None  # when the verdict is due once more
+        # ranks that may not know a verdict yet: they have acknowledged none, and sent none
+        self._unknowing = set(range(world_size)) - {rank}
+        self._tells = 0  # times that this rank has sent its verdict to those
+        self._tell_due_s: float | None = None  # when it is to be sent again
 
     @property
     def has_told(self) -> bool:
-        """Whether its verdict, if it has decided, is sent as often as it will be."""
-        return self._repeat_s is None
+        """Whether all know its verdict, if it has decided, or it has been sent often enough."""
+        return self._tell_due_s is None
 
     @property
     def has_left(self) -> bool:
@@ -176,8 +184,8 @@ class HealthProtocol(Protocol[bytes, str]):
         """Send the verdict to all, or the one that was reached before, which is what counts."""
         self.verdict = self.verdict or verdict
         self._end_questions()
-        self._tell(self.verdict)
-        self._repeat_s = now_s + ASK_AGAIN_S
+        if self._tells == 0:  # else they are being told already
+            self._tell(self.verdict, now_s)
         return self.verdict
 
     def receive_message(self, message: bytes, sender: int, now_s: float) -> None:
@@ -190,8 +198,13 @@ class HealthProtocol(Protocol[bytes, str]):
             self._send(sender, pack_answer(received.question, self._own_status()))
         if received.heard:
             self._unaware.discard(sender)
+        if received.knows:
+            self._count_as_knowing(sender)
         if received.status is not None:
             self._take_status(received.question, sender, received.status)
+        if received.failed is not None:
+            self._count_as_knowing(sender)
+            self._send(sender, _KNOWS)
         if self.verdict is None and received.verdict is not None:
             self.verdict = received.verdict
             for asker in sorted(self._askers - {sender}):
@@ -206,8 +219,8 @@ class HealthProtocol(Protocol[bytes, str]):
         due_s = [question.due_s(self.rank) for question in self._open.values()]
         if self._goodbye_due_s is not None and not self.has_left:
             due_s.append(self._goodbye_due_s)
-        if self._repeat_s is not None:
-            due_s.append(self._repeat_s)
+        if self._tell_due_s is not None:
+            due_s.append(self._tell_due_s)
         return min(due_s, default=None)
 
     def handle_timer(self, now_s: float) -> None:
@@ -220,15 +233,26 @@ class HealthProtocol(Protocol[bytes, str]):
                 self._send_question(question)
         if self._goodbye_due_s is not None and now_s >= self._goodbye_due_s:
             self._say_goodbye(now_s)
-        if self._repeat_s is not None and now_s >= self._repeat_s:
+        if self._tell_due_s is not None and now_s >= self._tell_due_s:
             assert self.verdict is not None
-            self._tell(self.verdict)
-            self._repeat_s = None
+            self._tell(self.verdict, now_s)
         self._end_questions()
 
-    def _tell(self, verdict: RankFailure) -> None:
+    def _tell(self, verdict: RankFailure, now_s: float) -> None:
+        """Send the verdict to all that may not know it, and again unless that was the last time."""
         packed = pack_verdict(verdict)
-        self._outbox += [(peer, packed) for peer in range(self.world_size) if peer != self.rank]
+        self._outbox += [(peer, packed) for peer in sorted(self._unknowing)]
+        self._tells += 1
+        if self._unknowing and self._tells < TELLS:
+            self._tell_due_s = now_s + ASK_AGAIN_S
+        else:
+            self._tell_due_s = None
+
+    def _count_as_knowing(self, peer: int) -> None:
+        """Never send the verdict again to ``peer``, unless it asks."""
+        self._unknowing.discard(peer)
+        if not self._unknowing:
+            self._tell_due_s = None
 
     def _own_status(self) -> RankStatus:
         is_closed = self._goodbye_due_s is not None
@@ -238,7 +262,8 @@ class HealthProtocol(Protocol[bytes, str]):
         """An answer to one question, or a goodbye, which answers all."""
         if status.closed:
             self._closed[sender] = status
-            self._unaware.discard(sender)  # it needs no goodbye any more
+            self._unaware.discard(sender)  # it needs no goodbye any more,
+            self._count_as_knowing(sender)  # and no verdict: it waits for nobody
             self._send(sender, _HEARD)
             for question in self._open.values():
                 question.answers[sender] = status
@@ -278,6 +303,7 @@ class HealthProtocol(Protocol[bytes, str]):
 
 
 _HEARD = msgspec.msgpack.encode(HealthMessage(heard=True))
+_KNOWS = msgspec.msgpack.encode(HealthMessage(knows=True))
 
 
 def pack_answer(question: int, status: RankStatus) -> bytes:

@@ -27,7 +27,7 @@ from latecomer.verify.errors import LatecomerError, RankFailure
 TICK_S = 0.25  # it looks this often,
 TICKS = 20  # and at least so many times within the longest wait
 CLOSE_S = 5.0  # how long closing waits for what a failure calls
-GOODBYE_S = 0.5  # how long closing waits until ranks are told of it, and of a failure
+GOODBYE_S = 0.5  # how long closing waits until ranks are told of it, and know of a failure
 FAILURE_THREAD = "latecomer-failure"
 
 logger = logging.getLogger("latecomer")

@@ -32,7 +32,7 @@ from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.options import Options
 from latecomer.runtime.simulation.job import Job, Outcome
 from latecomer.runtime.simulation.meeting import Store
-from latecomer.runtime.simulation.network import Weather
+from latecomer.runtime.simulation.network import REPEAT_S, Weather
 from latecomer.runtime.simulation.world import BEGIN_S, SimulationError
 from latecomer.synth import candidates as synth_candidates
 from latecomer.verify.errors import LatecomerError, RankFailure
@@ -173,10 +173,22 @@ def _longest_s(plan: Plan) -> float:
     return starting_s + busy_s + moving_s + hops_s + stopped_s + 6 * plan.timeout_s + CLOSING_S
 
 
-def _longest_wait_s(plan: Plan, rank: int) -> float:
+def _moving_s(plan: Plan, operation: int) -> float:
+    """How long operations in flight with ``operation`` may go on before one of them stands still.
+
+    On a network that loses much nearly all of it is the time until TCP sends again what was lost:
+    of the data, in the smallest pieces, and of as many credits for it.
+    """
+    nbytes = 4 * sum(plan.sizes[operation : operation + plan.window])
+    pieces = nbytes / min(Weather().pieces)
+    return 2 * pieces * plan.lost * REPEAT_S
+
+
+def _longest_wait_s(plan: Plan, rank: int, operation: int) -> float:
     """What a rank may wait for one operation: others have to be heard of within the time-out.
 
-    What is over before that comes on top, since the wait goes on after it, and the rank's own stop.
+    What goes on, or is over, before that comes on top, since the wait begins anew after it, and the
+    rank's own stop.
     """
     if plan.kind == "optireduce":
         return optireduce.longest_s(plan)
@@ -190,7 +202,8 @@ def _longest_wait_s(plan: Plan, rank: int) -> float:
     timeout_s = plan.timeout_s
     if plan.kind == "pipeline":  # whose agreement on a schedule goes through the store
         timeout_s = max(timeout_s, STORE_S)
-    return (1 + MARGIN) * timeout_s + pauses_s + NOTICED_S
+    moving_s = _moving_s(plan, operation)
+    return (1 + MARGIN) * timeout_s + pauses_s + moving_s + NOTICED_S
 
 
 def _rank(job: Job, plan: Plan, told: Told, rank: int, store: Store) -> None:
@@ -423,7 +436,7 @@ def _problems_of_rank(
             named = sorted(innocent)
             problems.append(f"rank {rank} blames {named}, which live: {says.failure}")
     took_s, operation = says.longest_wait
-    if took_s > _longest_wait_s(plan, rank):
+    if took_s > _longest_wait_s(plan, rank, operation):
         text = f"rank {rank} has waited {took_s:.1f} s for operation {operation}"
         problems.append(f"{text}, the time-out is {plan.timeout_s:.1f} s")
     if says.silent:

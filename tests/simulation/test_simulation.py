@@ -9,12 +9,13 @@ import msgspec
 from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.executor.tcp import transfer
 from latecomer.runtime.executor.tcp.loop import EventLoop
-from latecomer.runtime.health import diagnosis
+from latecomer.runtime.health import diagnosis, protocol
 from latecomer.runtime.network import clock
 from latecomer.runtime.policy.agent import Decided, RankAgent
 from latecomer.runtime.policy.messages import Decision
 from latecomer.runtime.work import AllReduceWork
 from tests.runtime.spawning import python
+from tests.simulation import execution as executions
 from tests.simulation.execution import execute
 from tests.simulation.places import PLACES, bending, bent
 from tests.simulation.plan import Kill, drawn, read
@@ -93,6 +94,30 @@ def test_who_stood_behind_a_slow_operation_is_waited_for_from_its_end_on(monkeyp
     assert execute(plan).problems == []
     monkeypatch.setattr(EventLoop, "_begin_wait_behind", lambda loop, complete: None)
     assert "closed while others wait" in execute(plan).problems[0]
+
+
+def test_who_is_further_is_not_said_to_wait_for_each_other(monkeypatch):
+    """Ranks 1 and 3 are cut off from each other; ranks 0 and 2 stand two operations later."""
+    plan = drawn(37091)
+    assert execute(plan).problems == []
+    monkeypatch.setattr(diagnosis, "_first_to_wait", lambda statuses, me: me)
+    assert "rank 0 blames [0, 2], which live" in execute(plan).problems[0]
+
+
+def test_a_verdict_is_sent_until_it_is_acknowledged(monkeypatch):
+    """Rank 0 decided and ended; two of its datagrams to rank 1, one after the other, are lost."""
+    plan = drawn(39291)
+    assert execute(plan).problems == []
+    monkeypatch.setattr(protocol, "TELLS", 2)
+    assert "rank 1 does not name rank 2" in execute(plan).problems[0]
+
+
+def test_what_the_network_loses_gives_more_time(monkeypatch):
+    """An operation that has gone on for four seconds is waited for from then on."""
+    plan = drawn(61699)
+    assert execute(plan).problems == []
+    monkeypatch.setattr(executions, "_moving_s", lambda plan, operation: 0.0)
+    assert "the time-out is 10.0 s" in execute(plan).problems[0]
 
 
 def test_a_start_that_fails_leaves_no_thread():

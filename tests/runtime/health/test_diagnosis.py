@@ -23,6 +23,13 @@ CLOSED_BEFORE = RankStatus(3, closed=True)
 BROKEN = RankStatus(4, broken="OSError('x')")
 DIFFERS = RankStatus(4, differs_from=3, doing="a sum of 3 x float32")
 LONG_CHAIN = [_waits(2, entered=9), RankStatus(5), BEHIND, _waits(0)]
+FURTHER = [
+    _waits(2, entered=9, operation=7),
+    _waits(3, entered=8, operation=5),
+    _waits(0, entered=9, operation=7),
+    _waits(1, entered=8, operation=5),
+]
+"""Ranks 0 and 2 exchange something in a later operation than that in which the others stand."""
 
 
 @pytest.mark.parametrize(
@@ -35,6 +42,8 @@ LONG_CHAIN = [_waits(2, entered=9), RankStatus(5), BEHIND, _waits(0)]
         ([_waits(2), _waits(2), BEHIND], (2,), "has not entered operation 3"),
         # but not who is behind others and not needed yet: rank 1 is in operation 3
         (LONG_CHAIN, (2,), "has not entered"),
+        (FURTHER, (1, 3), "wait for each other"),
+        ([IN, *FURTHER[1:]], (1, 3), "wait for each other"),  # who asks waits for nobody
         ([_waits(1), _waits(2), IN], (2,), "others wait for it"),  # the end of the chain
         ([IN, IN], (), "all ranks are alive"),  # nobody without evidence
         ([_waits(1), None, CLOSED], (1,), "no sign of life"),  # but not who has finished
@@ -52,7 +61,7 @@ def test_who_is_blamed_first(statuses, ranks, reason):
     assert reason in str(failure)
     assert "noticed" in str(failure)
     assert f"rank 0 has entered {statuses[0].entered} operation(s)" in str(failure)
-    if statuses is LONG_CHAIN:  # wherever it begins
+    if statuses in (LONG_CHAIN, FURTHER):  # whoever asks
         assert diagnose(len(statuses), answers, 3, "noticed", 2.0).ranks == ranks
 
 

@@ -61,6 +61,7 @@ def test_a_question_is_over_when_all_have_answered_and_is_no_alarm():
     assert entered == {0: 1, 1: 2, 2: 3}
     assert group.events() == [None] * 3
     assert group.ranks[0].get_timer() is None
+    assert all(rank.has_told and rank.get_timer() is None for rank in group.ranks)
 
 
 def test_a_rank_that_has_said_goodbye_is_not_silent():
@@ -176,7 +177,7 @@ def test_a_verdict_that_never_comes_is_not_waited_for():
 
 
 @pytest.mark.parametrize("hears", [True, False], ids=["hears it", "asks for it"])
-def test_where_all_answer_the_lowest_decides_at_once_and_the_others_wait_for_it(hears):
+def test_where_all_answer_the_lowest_decides_at_once_and_the_others_wait_for_it(hears, monkeypatch):
     """Both have all answers, given at different moments: what each makes of them may differ."""
     group = Group(3)
     questions = {}
@@ -187,10 +188,14 @@ def test_where_all_answer_the_lowest_decides_at_once_and_the_others_wait_for_it(
     assert questions[0].is_over
     assert not questions[1].is_over
 
-    group.ranks[0].decide(RankFailure([2], "others wait for it"), group.now_s)
-    if not hears:
-        group.ranks[0].messages_to_send(group.now_s)  # lost, as is what it would send again
-        group.ranks[0]._repeat_s = None
+    verdict = RankFailure([2], "others wait for it")
+    if hears:
+        group.ranks[0].decide(verdict, group.now_s)
+    else:
+        monkeypatch.setattr(protocol, "TELLS", 1)  # and it is lost
+        group.ranks[0].decide(verdict, group.now_s)
+        group.ranks[0].messages_to_send(group.now_s)
+        assert group.ranks[0].has_told
         group.turn(protocol.ASK_AGAIN_S)
     group.settle()
     assert questions[1].is_over
@@ -254,19 +259,74 @@ def test_a_verdict_is_passed_on_to_those_that_have_asked():
     assert group.ranks[1].verdict.ranks == (3,)
 
 
-def test_a_verdict_is_sent_twice():
-    group = Group(3)
-    group.deaf = {1}  # for a moment
+def _verdicts_sent(group):
+    """To whom rank 0 sends a verdict now; what it sends is lost."""
+    receivers = []
+    for peer, payload in group.ranks[0].messages_to_send(group.now_s):
+        if protocol.unpack(payload, len(group.ranks)).verdict is not None:
+            receivers.append(peer)
+    return receivers
+
+
+def test_a_verdict_that_all_have_acknowledged_is_not_sent_again():
+    group = Group(4)
+    assert group.ranks[0].has_told  # there is nothing to tell
+    group.ranks[0].decide(RankFailure([2], "others wait for it"), group.now_s)
+    assert not group.ranks[0].has_told
+    group.settle()
+    assert group.ranks[0].has_told
+    assert [rank.verdict.ranks for rank in group.ranks] == [(2,)] * 4
+    assert group.ranks[0].get_timer() is None
+    assert group._sent() == []
+
+
+def test_a_verdict_is_sent_again_to_those_that_have_not_acknowledged_it():
+    group = Group(4)
+    group.deaf = {1, 2}  # for a moment, rank 2 for ever
     group.ranks[0].decide(RankFailure([2], "silent"), group.now_s)
     group.settle()
-    assert not group.ranks[0].has_told
     assert group.ranks[1].verdict is None
 
-    group.deaf = set()
+    for _ in range(protocol.TELLS - 2):
+        group.now_s += protocol.ASK_AGAIN_S
+        group.ranks[0].handle_timer(group.now_s)
+        assert not group.ranks[0].has_told
+        assert _verdicts_sent(group) == [1, 2]
+
+    group.deaf = {2}
     group.turn(protocol.ASK_AGAIN_S)
-    assert group.ranks[0].has_told
     assert group.ranks[1].verdict.ranks == (2,)
+    assert group.ranks[0].has_told  # often enough: rank 2 will never know
     assert group.ranks[0].get_timer() is None
+
+
+def test_whoever_sends_a_verdict_or_says_goodbye_is_not_told():
+    group = Group(4)
+    group.ranks[0].receive_message(protocol.pack_verdict(RankFailure([3], "x")), 1, 0.0)
+    group.ranks[0].receive_message(protocol.pack_answer(0, RankStatus(1, closed=True)), 2, 0.0)
+    group.ranks[0].messages_to_send(0.0)
+    group.ranks[0].decide(RankFailure([3], "x"), 0.0)
+    assert _verdicts_sent(group) == [3]
+
+
+def test_a_verdict_is_acknowledged_each_time():
+    """An acknowledgement may be lost, too."""
+    group = Group(2)
+    verdict = protocol.pack_verdict(RankFailure([0], "x"))
+    for _ in range(3):
+        group.ranks[1].receive_message(verdict, 0, 0.0)
+        ((peer, payload),) = group.ranks[1].messages_to_send(0.0)
+        assert peer == 0
+        assert protocol.unpack(payload, 2).knows
+
+
+def test_deciding_again_sends_nothing_more():
+    group = Group(3)
+    group.ranks[0].decide(RankFailure([2], "first"), 0.0)
+    assert _verdicts_sent(group) == [1, 2]
+    assert group.ranks[0].decide(RankFailure([1], "second"), 0.0).ranks == (2,)
+    assert group._sent() == []
+    assert group.ranks[0].get_timer() == protocol.ASK_AGAIN_S
 
 
 def test_time_in_which_this_rank_did_not_run_is_not_held_against_the_others():

@@ -11,8 +11,14 @@ import msgspec
 import pytest
 
 from latecomer.runtime.health.diagnosis import RankStatus, WaitFor
-from latecomer.runtime.health.protocol import HealthMessage, pack_answer, pack_verdict
-from latecomer.runtime.health.watchdog import Watchdog
+from latecomer.runtime.health.protocol import (
+    ASK_AGAIN_S,
+    TELLS,
+    HealthMessage,
+    pack_answer,
+    pack_verdict,
+)
+from latecomer.runtime.health.watchdog import GOODBYE_S, Watchdog
 from latecomer.runtime.network.control_loop import ControlLoop
 from latecomer.verify.errors import RankFailure
 
@@ -50,6 +56,8 @@ class Peers:
             self.sent.append((peer, message))
             if message.status is not None and message.status.closed and peer in self.statuses:
                 self.receive(peer, msgspec.msgpack.encode(HealthMessage(heard=True)))
+            if message.verdict is not None and peer in self.statuses:
+                self.receive(peer, msgspec.msgpack.encode(HealthMessage(knows=True)))
             if message.asks and peer in self.statuses:
                 self.receive(peer, pack_answer(message.question, self.statuses[peer]))
 
@@ -269,6 +277,17 @@ def test_closing_tells_all_who_stay_and_waits_for_none_that_is_dead(peers, watch
     goodbyes = [peer for peer, message in peers.sent if message.status and message.status.closed]
     assert goodbyes.count(1) == 1
     assert goodbyes.count(2) > 1  # again and again, since it may have been lost on the way
+
+
+def test_closing_after_a_failure_tells_who_lives_once_and_waits_for_none_that_is_dead(peers, watch):
+    assert (TELLS - 1) * ASK_AGAIN_S < GOODBYE_S  # closing has the time for all
+    del peers.statuses[2]
+    watchdog = watch(SOON_S, Source(peer=2))
+    assert _failure(watchdog).ranks == (2,)
+    watchdog.close()
+    told = [peer for peer, message in peers.sent if message.verdict is not None]
+    assert told.count(1) == 1
+    assert 1 < told.count(2) <= TELLS
 
 
 def test_closing_is_no_failure(peers, watch):
