@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,6 +15,8 @@ import torch
 from latecomer.runtime.host import host, monotonic_now
 from latecomer.runtime.torch_versions import Work
 from latecomer.verify.errors import LatecomerError, TensorError
+
+logger = logging.getLogger("latecomer")
 
 ON_HOST = timedelta(days=1)
 """The time limit of a wait that is to hold up the host; the watchdog's comes first."""
@@ -122,6 +126,7 @@ class AllReduceWork:
     def __post_init__(self) -> None:
         self.flat = self.tensor.detach().view(-1)
         self._done = host.Event()
+        self._to_tell: deque[Callable[[LatecomerError | None], None]] = deque()
         # torch orders the streams of a future of CUDA tensors, if it is told of their device
         devices: list[Any] = [self.tensor.device] if self.tensor.device.type == "cuda" else []
         self._base: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
@@ -159,10 +164,29 @@ class AllReduceWork:
             # callback: torch loses the type of an exception set on a future of a DDP hook, and
             # DDP crashes on one set on a future of a process group.
             self._base.set_result(None)
+            self._tell()
 
     def then(self, call: Callable[[LatecomerError | None], None]) -> None:
-        """Call ``call`` with :attr:`error` when it is done; on the thread that settles it."""
-        self._base.add_done_callback(lambda _: call(self.error))
+        """Call ``call`` with :attr:`error` when it is done: on the thread that settles it, or now.
+
+        It may take its time, and start other operations. (A callback of a torch future may not
+        wait on a simulated host: it is called from C++, whose stack stays where it is.)
+        """
+        self._to_tell.append(call)
+        if self.is_done:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Call whoever has not been called yet; each once, whichever thread takes it out."""
+        while self._to_tell:
+            try:
+                call = self._to_tell.popleft()
+            except IndexError:
+                return
+            try:
+                call(self.error)
+            except Exception:  # whoever waits for the operation has its result all the same
+                logger.exception("operation %d: what was to come after it failed", self.number)
 
     def wait(self, timeout: timedelta | None = None) -> torch.Tensor:
         """Block until done and return the tensor; on a device only if there is a ``timeout``.

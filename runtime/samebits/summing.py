@@ -244,6 +244,8 @@ class SameBits:
             self._end(each, closed)
 
     def _require_open(self) -> None:
+        if self._watchdog is not None and self._watchdog.failure is not None:
+            raise self._watchdog.failure
         if self._is_closed:
             raise LatecomerError("bits='same' was closed: nothing can be summed any more")
 

@@ -25,11 +25,16 @@ from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.executor.load import Runnable, load
 from latecomer.runtime.health.checks import CONFIRM_SHARE, Limits
 from latecomer.runtime.host import host
+from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.optireduce.engine import OptiReduceEngine
 from latecomer.runtime.policy import candidates
 from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.options import Options
+from latecomer.runtime.samebits import conversion
+from latecomer.runtime.samebits.engine import SameBitsEngine
+from latecomer.runtime.samebits.repetition import NativeRepetition
+from latecomer.runtime.samebits.summing import SameBits
 from latecomer.runtime.simulation.job import Job, Outcome
 from latecomer.runtime.simulation.meeting import Store
 from latecomer.runtime.simulation.network import REPEAT_S, Weather
@@ -209,10 +214,13 @@ def _longest_wait_s(plan: Plan, rank: int, operation: int) -> float:
 def _rank(job: Job, plan: Plan, told: Told, rank: int, store: Store) -> None:
     """What a rank does; its engine is closed in any case."""
     engine = _engine(plan, rank, store, told.lossy)
+    running: AnyEngine = engine
     try:
-        _operate(job, plan, told, rank, engine)
+        if plan.bits == "same":
+            running = _with_same_bits(plan, rank, store, engine)
+        _operate(job, plan, told, rank, running)
     finally:
-        engine.close()
+        running.close()
         if isinstance(engine, OptiReduceEngine):
             optireduce.tell(engine, told.lossy)
         elif isinstance(engine, AllReduceDispatcher):
@@ -276,15 +284,17 @@ def _perhaps_die(job: Job, plan: Plan, rank: int, operation: int) -> None:
             job.world.after(fault.at_s, lambda kill: job.kill(kill.rank, resets=kill.resets), fault)
 
 
-def _submit(engine: Engine, plan: Plan, rank: int, operation: int) -> Any:
+def _submit(engine: AnyEngine, plan: Plan, rank: int, operation: int) -> Any:
     if isinstance(engine, Steps):
         return engine.submit(operation)
     tensor = _contribution(rank, plan.sizes[operation])
-    if isinstance(engine, Executor):
-        schedule = operation % len(engine.schedules)
-        late = None if schedule == 0 and operation % 3 else _late(plan, engine, schedule)
-        return engine.submit(tensor, schedule=schedule, late=late)
-    return engine.submit(tensor)
+    options: dict[str, Any] = {}
+    executor = engine.engine if isinstance(engine, SameBitsEngine) else engine
+    if isinstance(executor, Executor):
+        schedule = operation % len(executor.schedules)
+        late = None if schedule == 0 and operation % 3 else _late(plan, executor, schedule)
+        options = {"schedule": schedule, "late": late}
+    return engine.submit(tensor, average=False, **options)
 
 
 def _late(plan: Plan, engine: Executor, schedule: int) -> int | None:
@@ -295,6 +305,7 @@ def _late(plan: Plan, engine: Executor, schedule: int) -> int | None:
 
 
 Engine = Executor | AllReduceDispatcher | OptiReduceEngine | Steps
+AnyEngine = Engine | SameBitsEngine
 
 
 def _engine(plan: Plan, rank: int, store: Store, lossy: Lossy) -> Engine:
@@ -321,6 +332,16 @@ def _engine(plan: Plan, rank: int, store: Store, lossy: Lossy) -> Engine:
     )
 
 
+def _with_same_bits(plan: Plan, rank: int, store: Store, engine: Engine) -> SameBitsEngine:
+    """The engine, which sums integers in place of floats."""
+    assert isinstance(engine, Executor | AllReduceDispatcher)
+    executor = engine if isinstance(engine, Executor) else engine.executor
+    group = StoreExchange(host.prefixed("repetition", store), rank, plan.ranks, plan.timeout_s)
+    repetition = NativeRepetition(group, executor.watchdog)
+    sums = SameBits(plan.ranks, torch.device("cpu"), repetition, executor.watchdog)
+    return SameBitsEngine(engine, sums)
+
+
 def _options(plan: Plan) -> Options:
     """Of the dispatchers of a plan."""
     assert plan.kind not in ("executor", "optireduce", "pipeline")
@@ -339,6 +360,7 @@ def made_once() -> Iterator[None]:
     It is the same each time and takes seconds. A search has as long as it needs: else it would
     depend on the processor whether it comes to an end.
     """
+    conversion.on_cpu()
     with (
         mock.patch.object(synth_candidates, "SEARCH_S", 600.0),
         mock.patch.object(closed_form, "proved_programs", PROGRAMS),

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import msgspec
 
 from latecomer.runtime.network.clock import DRIFT
+from latecomer.runtime.samebits.option import Bits
 from latecomer.runtime.simulation.world import Dice
 from tests.simulation.places import bent, most_elements
 
@@ -90,6 +91,7 @@ class Plan(msgspec.Struct, frozen=True):
     pause_s: float
     drifts: tuple[float, ...]  # by rank: seconds per second by which its clock runs ahead
     bent: dict[str, int]  # places of the shipped code, see tests.simulation.places
+    bits: Bits = "any"  # with "same", what is summed are integers
 
     def late_s(self, rank: int, operation: int) -> float:
         """How long the rank is busy before an operation."""
@@ -201,7 +203,14 @@ def drawn(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Plan:
         pause_s=dice.one_of((0.0005, 0.01)),
         drifts=_drifts(Dice(seed, "drifts"), ranks),
         bent=places,
+        bits=_bits(Dice(seed, "bits"), kind),
     )
+
+
+def _bits(dice: Dice, kind: Kind) -> Bits:
+    """For a fifth of all that could have them, the same bits."""
+    is_same = kind not in ("optireduce", "pipeline") and dice.happens(0.2)
+    return "same" if is_same else "any"
 
 
 def _drifts(dice: Dice, ranks: int) -> tuple[float, ...]:
