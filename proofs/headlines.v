@@ -5,6 +5,7 @@ From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs
   ThreadBlocksRuns ThreadBlocksCheck ThreadBlocksSlices ThreadBlocksPieces ThreadBlocksSizes
   DeviceOrder DeviceBlocks DeviceMemory DeviceCheck
   Knowledge AnyMemory Spread Volume Bounds Headline Loss TwoLevel Ring Transpose ClosedForm Renaming Refutation Formula Impossible
+  SameSums SameRounding SameTraining
   Arrivals PipelineRun Pipeline PipelineBound PipelineMessages PipelineCertificate PipelineOptimal.
 
 Print Assumptions Check.check_sound.
@@ -116,6 +117,26 @@ Print Assumptions ClosedForm.in_pairs.
 Print Assumptions ClosedForm.own_program.
 Print Assumptions ClosedForm.programs_together.
 Print Assumptions Renaming.renamed_right.
+Print Assumptions SameSums.grouping_is_free.
+Print Assumptions SameSums.executed.
+Print Assumptions SameSums.executed_ahead.
+Print Assumptions SameSums.late_rank_is_free.
+Print Assumptions SameSums.machine_sum.
+Print Assumptions SameSums.words_never_wrap.
+Print Assumptions SameSums.partial_sums_fit.
+Print Assumptions SameSums.certified_exact.
+Print Assumptions SameSums.nothing_wraps_on_the_way.
+Print Assumptions SameSums.wide_is_narrow.
+Print Assumptions SameSums.wide_exact.
+Print Assumptions SameRounding.error_of_sum.
+Print Assumptions SameRounding.error_of_average.
+Print Assumptions SameRounding.error_after_division.
+Print Assumptions SameRounding.magnitude_covers.
+Print Assumptions SameRounding.integers_cover.
+Print Assumptions SameRounding.rescaled_fits.
+Print Assumptions SameTraining.all_decide_alike.
+Print Assumptions SameTraining.same_training.
+Print Assumptions SameTraining.same_training_of_rationals.
 Print Assumptions Refutation.refutation_sound.
 Print Assumptions Formula.schedule_solves.
 Print Assumptions Impossible.refuted_question_sound.

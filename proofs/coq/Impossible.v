@@ -150,11 +150,6 @@ Definition shorter (s : schedule) : question := question_of s (count_rounds (pha
 Definition one_port (s : schedule) : bool :=
   match ports s with Incast _ => false | _ => true end.
 
-Lemma nth_range n r : r < n -> nth (N.to_nat r) (range n) 0 = r.
-Proof.
-  intros H. unfold range. change 0 with (N.of_nat 0). rewrite map_nth, seq_nth by lia. lia.
-Qed.
-
 (** Every right schedule for the same situation answers it. *)
 Lemma valid_answers s s' most : one_port s = true -> same_situation s s' -> valid s' ->
   count_rounds (phases s') <= most -> answers (question_of s most) (all_rounds s').

@@ -31,6 +31,11 @@ Proof.
   rewrite seq_app, map_app. simpl. now rewrite N2Nat.id.
 Qed.
 
+Lemma nth_range n r : r < n -> nth (N.to_nat r) (range n) 0 = r.
+Proof.
+  intros H. unfold range. change 0 with (N.of_nat 0). rewrite map_nth, seq_nth by lia. lia.
+Qed.
+
 (** A list without repetition that has exactly the numbers below n. *)
 Lemma range_permutation l n : NoDup l -> (forall x, In x l <-> x < n) -> Permutation l (range n).
 Proof.
