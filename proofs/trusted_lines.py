@@ -69,6 +69,10 @@ THEORIES: dict[str, tuple[tuple[str, ...], str]] = {
     "what the closed form is": (CLOSED_FORM, "A, the closed form for all n and k"),
     "what renaming is": (("Renaming", "Headline"), "A, any late rank"),
     "definitions of losses": (("Loss",), "A, losses"),
+    "definitions of sums of integers": (
+        ("SameSums", "SameRounding", "SameTraining"),
+        "A, the same bits in every grouping",
+    ),
     "definitions of two levels": (("TwoLevel",), "A, machines of two levels"),
     "definitions of any memory": (("AnyMemory",), "A, scratch memory and parts of chunks"),
     "what ring and transpose are": (("NobodyLate", "Ring", "Transpose"), "A, these families"),

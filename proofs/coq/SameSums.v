@@ -237,8 +237,8 @@ Qed.
 (** The number of bits of [m]. *)
 Definition bits_of (m : N) : Z := Z.of_N (N.size m).
 
-(** One in a word of [m] contributions stands for 2 ^ [bits_of m]. The largest word means: too large, or
-    no number at all. *)
+(** Where there are [m] contributions at most, one in a word stands for 2 ^ [bits_of m]. The largest word
+    means: too large, or no number at all. *)
 Definition cap (w : positive) (m : N) : Z := 2 ^ (Z.pos w - 1 - bits_of m).
 
 (** Sums of words up to here certify. *)
@@ -285,9 +285,9 @@ Proof.
 Qed.
 
 Lemma some_of_length {I} (part contributions : list I) m :
-  some_of part contributions -> N.of_nat (length contributions) = m ->
+  some_of part contributions -> (N.of_nat (length contributions) <= m)%N ->
   Z.of_nat (length part) <= Z.of_N m.
-Proof. intros (rest & P) <-. apply Permutation_length in P. rewrite app_length in P. lia. Qed.
+Proof. intros (rest & P) Len. apply Permutation_length in P. rewrite app_length in P. lia. Qed.
 
 Lemma some_of_in {I} (part contributions : list I) i :
   some_of part contributions -> In i part -> In i contributions.
@@ -300,7 +300,7 @@ Section Certificate.
   Context {I : Type} (w : positive) (m : N).
   Variables (word : I -> Z) (contributions : list I).
   Hypothesis enough_bits : bits_of m < Z.pos w.
-  Hypothesis so_many : N.of_nat (length contributions) = m.
+  Hypothesis so_many : (N.of_nat (length contributions) <= m)%N.
   Hypothesis words_in_range : forall i, In i contributions -> 0 <= word i <= cap w m.
 
   (** The certificate can't be wrong: words never wrap, whatever the contributions are. *)
@@ -386,7 +386,7 @@ End Certificate.
 
 (** The second time: integers that are small enough for their number need no words. *)
 Theorem wide_exact w (m : N) {I} (q : I -> Z) contributions :
-  bits_of m < Z.pos w -> N.of_nat (length contributions) = m ->
+  bits_of m < Z.pos w -> (N.of_nat (length contributions) <= m)%N ->
   (forall i, In i contributions -> Z.abs (q i) <= cap w m) ->
   forall part, some_of part contributions ->
     fits w (sum integers q part) = true /\
@@ -447,7 +447,7 @@ Qed.
 
 (** After any rounds: where no rank's contributions are held twice, nothing has wrapped. *)
 Theorem nothing_wraps_on_the_way w m {I} (q word : I -> Z) n brings contributions rs r c :
-  bits_of m < Z.pos w -> N.of_nat (length contributions) = m ->
+  bits_of m < Z.pos w -> (N.of_nat (length contributions) <= m)%N ->
   grouped n brings contributions ->
   (forall i, In i contributions -> covers w m (word i) [q i]) ->
   value (sum (machine w) (fun i => wrap w (word i)) contributions) <= limit w m ->

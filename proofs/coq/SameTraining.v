@@ -186,7 +186,7 @@ Section Training.
           brings _ _ G W r b Hr Hb).
         destruct (words_never_wrap 32 (count t) (fun i => own_word t s i b) (contributions t))
           with (part := contributions t) as [_ Exact];
-          auto using word_in_range, some_of_all, not_too_many.
+          auto using word_in_range, some_of_all, not_too_many, N.le_refl.
       - intros r' b' Hr' _. now rewrite (alike r').
     Qed.
 
@@ -202,13 +202,13 @@ Section Training.
       - rewrite (grouping_is_free (machine 32) (fun i p => wrap 32 (own_data t s i p)) n places
           brings _ _ G D r p Hr Hp).
         apply (certified_exact 32 (count t) (fun i => own_word t s i (fst p)) (contributions t));
-          auto using word_in_range, some_of_all, not_too_many.
+          auto using word_in_range, some_of_all, not_too_many, N.le_refl.
         + intros i _. destruct (word_covers t (exponent s (fst p)) (numbers t s i (fst p))) as [R C].
           split; [exact R|]. intros Small z [<-|[]]. apply C; auto.
           now apply (in_map (integer _)), in_numbers.
         + destruct (words_never_wrap 32 (count t) (fun i => own_word t s i (fst p)) (contributions t))
             with (part := contributions t) as [_ ->];
-            auto using word_in_range, some_of_all, not_too_many.
+            auto using word_in_range, some_of_all, not_too_many, N.le_refl.
           unfold enough in Enough. rewrite forallb_forall in Enough. apply Z.leb_le, Enough.
           apply (in_map (fun b => sum integers (fun i => own_word t s i b) (contributions t))).
           apply in_range. now apply in_places.
@@ -240,7 +240,7 @@ Section Training.
           brings _ _ G V r p Hr Hp).
         destruct (wide_exact 64 (count t) (fun i => own_wide t s (total_words t s) (total_tops t s) i p)
           (contributions t)) with (part := contributions t) as [_ Exact];
-          auto using some_of_all.
+          auto using some_of_all, N.le_refl.
         + pose proof (not_too_many t). lia.
         + intros i Hi. destruct (in_places p Hp) as [Hb _]. apply rescaled_fits; auto.
           unfold total_tops.
