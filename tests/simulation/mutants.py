@@ -44,6 +44,9 @@ KNOWN = {
     "a copy does not wait until its place is read": "a sum that comes back depends on what is read",
     "calls come after what is submitted": "all calls are of one function, which takes no argument",
     "a handshake takes any token": "no stranger calls in a simulation",
+    "a verdict is not acknowledged": "it is sent five times, which costs some datagrams",
+    "an acknowledgement is not counted": "it is sent five times, which costs some datagrams",
+    "who knows a verdict is told it all the same": "that costs some datagrams",
 }
 """Mutants that no swarm can find, and why."""
 
