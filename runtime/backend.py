@@ -76,7 +76,7 @@ class ModeCollectives(Collectives):
         )
         watch_by_environment(dispatcher.source)
         if self.chosen.options.bits == "same":
-            return _same_bits(dispatcher, dispatcher.executor.watchdog, group)
+            return _same_bits(dispatcher, dispatcher.executor.watchdog, group, device)
         return dispatcher
 
     def _profile(self) -> Profile | None:
@@ -117,7 +117,7 @@ class ScheduleCollectives(Collectives):
             native_waits=self.waits,
         )
         if self.chosen.bits == "same":
-            return _same_bits(executor, executor.watchdog, group)
+            return _same_bits(executor, executor.watchdog, group, device)
         return executor
 
     def options(self) -> dict[str, Any]:
@@ -154,10 +154,12 @@ class OptiReduceCollectives(Collectives):
         return engine
 
 
-def _same_bits(engine: AllReduceEngine, watchdog: Watchdog, group: StoreExchange) -> SameBitsEngine:
+def _same_bits(
+    engine: AllReduceEngine, watchdog: Watchdog, group: StoreExchange, device: torch.device
+) -> SameBitsEngine:
     """``engine`` with the same bits whoever is late (collective)."""
     repetition = NativeRepetition(group.under("repetition"), watchdog)
-    sums = SameBits(group.world_size, torch.device("cpu"), repetition, watchdog)
+    sums = SameBits(group.world_size, device, repetition, watchdog)
     return SameBitsEngine(engine, sums)
 
 

@@ -186,7 +186,7 @@ class Attachment:
             watchdog = self.executor.watchdog
             group = self._group.under(f"repetition/{self._engines}")
             repetition = NativeRepetition(group, watchdog)
-        return SameBits(gradients.contributions, torch.device("cpu"), repetition, watchdog)
+        return SameBits(gradients.contributions, gradients.device, repetition, watchdog)
 
     def _require_same_switch(self, mode: str) -> None:
         """ArgumentError unless all ranks switch to ``mode`` before the same operation."""
@@ -323,7 +323,7 @@ def attach(
         chosen = choose(schedule, mode, **of_mode)
         device = next(model.parameters()).device
         bits = _bits_of(chosen)
-        _require_sense(bits, contributions, device)
+        _require_sense(bits, contributions)
         attachment = _attachment(model.process_group, device, chosen, timeout_s, observer)
         if bits == "same":
             gradients = Gradients(
@@ -340,7 +340,7 @@ def _bits_of(chosen: Scheduled | Chosen) -> Bits:
     return chosen.options.bits if isinstance(chosen, Chosen) else chosen.bits
 
 
-def _require_sense(bits: Bits, contributions: int | None, device: torch.device) -> None:
+def _require_sense(bits: Bits, contributions: int | None) -> None:
     """ArgumentError for what does not go together with the same bits."""
     if bits == "any" and contributions is not None:
         requirement = "is for bits='same' only"
@@ -348,9 +348,6 @@ def _require_sense(bits: Bits, contributions: int | None, device: torch.device) 
     if contributions is not None and not 1 <= contributions <= MOST_CONTRIBUTIONS:
         requirement = f"must be in 1..{MOST_CONTRIBUTIONS}"
         raise ArgumentError("contributions", contributions, requirement)
-    if bits == "same" and device.type != "cpu":
-        requirement = f"sums gradients on the CPU only, and the model's are on {device}"
-        raise ArgumentError("bits", "same", requirement)
 
 
 def _hook_of(model: DistributedDataParallel) -> _GradientHook:

@@ -35,6 +35,7 @@ class Gradients:
         self, model: DistributedDataParallel, contributions: int, *, by_microbatch: bool
     ) -> None:
         self.contributions = contributions
+        self.device = next(model.parameters()).device
         self._model = ref(model)
         self._names: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self._exponents: dict[str, TensorExponents] = {}
@@ -98,7 +99,7 @@ class Gradients:
             if exponents.values.shape != tuple(values.shape):
                 requirement = f"must have {len(exponents.values)} blocks for {name}"
                 raise ArgumentError("exponents", tuple(values.shape), requirement)
-            exponents.values = values.numpy().copy()
+            exponents.values = values.cpu().numpy().copy()
             loaded[name] = exponents
         self._exponents = loaded
 

@@ -13,19 +13,25 @@ same operations in the same order, although results arrive in another order on e
 A sum whose exponents still depend on one that is under way is held up, with all behind it. Nobody
 waits for that on the caller's thread: it is handed over by this module's own thread, which also
 repeats sums, and converts large results.
+
+On a device with streams contributions are converted on the caller's current stream, as all that it
+enqueues. What comes after the engine's sum needs the words on the host: so it is done by this
+module's thread, on a stream of its own, and the caller's thread waits there for exponents.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
 
+from latecomer.runtime.executor.nccl.streams import Device, StreamEvent, device_of
 from latecomer.runtime.health.watchdog import Watchdog
 from latecomer.runtime.host import SimpleQueue, host
 from latecomer.runtime.samebits.blocks import (
@@ -34,6 +40,7 @@ from latecomer.runtime.samebits.blocks import (
     Flags,
     Layout,
     Precision,
+    Scales,
     exponents_of,
     misfits,
     next_exponents,
@@ -57,6 +64,7 @@ SMALL = 2**18  # elements that are converted at once on the thread that complete
 CLOSE_S = 5.0  # how long closing waits for the sums that are under way
 logger = logging.getLogger("latecomer")
 
+T = TypeVar("T")
 Start = Callable[[torch.Tensor], AllReduceWork]
 """Starts an all-reduce of a tensor of integers: the engine's ``submit``."""
 
@@ -122,8 +130,58 @@ class _Sum:
     precision: Precision
     exponents: Exponents = field(init=False)  # with which it goes
     travelling: Travelling = field(init=False)
+    converted: StreamEvent | None = None  # on a device: this rank's contributions are converted
     operation: int = 0  # the engine's number of it
     repeated: Flags = field(init=False)  # by tensor
+
+
+class _Chosen:
+    """Those tensors of a sum that are summed again."""
+
+    def __init__(self, given: Contributions, layout: Layout, tensors: Sequence[int]) -> None:
+        self.tensors = tensors
+        self.layout = layout_of(tuple(layout.sizes[tensor] for tensor in tensors))
+        self._given = given
+        self._all = layout
+        self._dtype = given.flat.dtype
+        self._device = given.flat.device
+
+    def blocks(self) -> Iterator[tuple[slice, slice]]:
+        """For each tensor, its blocks in the sum and among those of the tensors here."""
+        for index, tensor in enumerate(self.tensors):
+            yield self._all.of_tensor(tensor)[1], self.layout.of_tensor(index)[1]
+
+    def magnitudes(self) -> torch.Tensor:
+        """For each block, the bit pattern of this rank's greatest |x|, on the host."""
+        patterns = INTEGERS[holding(self._dtype)]
+        greatest = torch.zeros(self.layout.blocks, dtype=patterns, device=self._device)
+        for index, tensor in enumerate(self.tensors):
+            _, of_blocks = self.layout.of_tensor(index)
+            one = layout_of((self.layout.sizes[index],))
+            for contribution in self._given.to(tensor, self._all):
+                to_magnitudes(contribution, one, adds=True, greatest=greatest[of_blocks])
+        return greatest.cpu()
+
+    def wide_integers(self, scales: Scales) -> torch.Tensor:
+        """The sums of this rank's contributions with 64 bits, on the host."""
+        sums = torch.zeros(self.layout.elements, dtype=torch.int64, device=self._device)
+        for index, tensor in enumerate(self.tensors):
+            elements, of_blocks = self.layout.of_tensor(index)
+            one = layout_of((self.layout.sizes[index],))
+            for contribution in self._given.to(tensor, self._all):
+                to_wide_integers(
+                    contribution, one, scales[of_blocks], adds=True, integers=sums[elements]
+                )
+        return sums.cpu()
+
+    def put(self, totals: torch.Tensor, factors: Scales) -> None:
+        """Put the results in place of what the sum has of these tensors."""
+        results = torch.empty(self.layout.elements, dtype=self._dtype, device=self._device)
+        to_floats(totals.to(self._device), self.layout, factors, results)
+        for index, tensor in enumerate(self.tensors):
+            elements, _ = self._all.of_tensor(tensor)
+            of_chosen, _ = self.layout.of_tensor(index)
+            self._given.flat[elements] = results[of_chosen]
 
 
 class SameBits:
@@ -131,7 +189,7 @@ class SameBits:
 
     Args:
         contributions: how many each sum has, over all ranks: 1 to 2,047.
-        device: on which the tensors are.
+        device: on which the tensors are: the CPU, or one with streams.
         repetition: how sums are done again.
         watchdog: is told what goes wrong here; the engine's.
 
@@ -142,7 +200,7 @@ class SameBits:
     def __init__(
         self,
         contributions: int,
-        device: torch.device,
+        device: Device | torch.device | str,
         repetition: Repetition,
         watchdog: Watchdog | None,
     ) -> None:
@@ -152,7 +210,9 @@ class SameBits:
         self.contributions = contributions
         self.sums = 0  # submitted so far
         self.repeated = 0  # of these, how many had a tensor that was summed again
-        self._device = device
+        self._streams = device_of(device)
+        self._device = self._streams.tensors if self._streams else torch.device(str(device))
+        self._stream = self._streams.stream() if self._streams else None
         self._repetition = repetition
         self._watchdog = watchdog
         self._order = host.RLock()  # held while a sum, or what is not one, goes to the engine
@@ -186,8 +246,14 @@ class SameBits:
                 is another than was agreed on.
         """
         require_summable(given.flat, self._device, average, DTYPES)
+        if self._streams is not None and self._streams.is_capturing():
+            requirement = "needs the host for each sum, which the replay of a CUDA graph leaves out"
+            raise ArgumentError("bits", "same", requirement, "Sum outside of the capture")
         with self._order:
             self._require_open()
+            if self._streams is not None:
+                with self._state:
+                    self._state.wait_for(lambda: all(tensor.are_known for tensor in tensors))
             number = self.sums
             self.sums += 1
             new = _Sum(
@@ -287,35 +353,60 @@ class SameBits:
         given = new.given
         new.exponents = np.concatenate([tensor.values for tensor in new.tensors])
         new.travelling = Travelling(new.layout, given.flat.dtype, given.flat.device)
+        if self._streams is None:
+            self._convert(new)
+        else:
+            current = self._streams.current()
+            current.launch(partial(self._convert, new))
+            new.converted = current.record()
+        inner = new.start(new.travelling.flat)
+        new.operation = inner.number
+        inner.then(partial(self._summed, new))
+
+    def _convert(self, new: _Sum) -> None:
+        """Put this rank's contributions into what travels."""
+        given = new.given
         new.travelling.put(given.flat, new.exponents, new.precision, given.count)
         for tensor, others in given.others.items():
             for other in others:
                 new.travelling.add(other, tensor, new.exponents, new.precision)
-        inner = new.start(new.travelling.flat)
-        new.operation = inner.number
-        inner.then(partial(self._summed, new))
 
     def _summed(self, done: _Sum, error: LatecomerError | None) -> None:
         """The engine has a sum's integers, or has failed; on a thread of the engine's."""
         if error is not None:
             self._failed(done, error)
+        elif self._streams is None:
+            self._guarded(done, self._read)
+        else:
+            self._tasks.put(partial(self._guarded, done, self._read))
+
+    def _read(self, done: _Sum) -> None:
+        """Read what the words say, and do what follows from it."""
+        words, count = self._run_behind(done, done.travelling.words_and_count)
+        if count != self.contributions:
+            self._failed(done, _miscounted(count, self.contributions))
             return
-        try:
-            words, count = done.travelling.words_and_count()
-            if count != self.contributions:
-                self._failed(done, _miscounted(count, self.contributions))
-                return
-            done.repeated = misfits(words, done.exponents, done.layout, done.precision)
-            following = next_exponents(words, done.exponents, done.layout, done.precision)
-            self._judge(done.number, done)
-            if done.repeated.any():
-                return  # its turn comes
-            if done.layout.elements <= SMALL:
-                self._finish(done, following)
-            else:
-                self._tasks.put(partial(self._guarded, done, self._finish, following))
-        except Exception as broken:  # here it would be lost
-            self._broke(done, broken)
+        done.repeated = misfits(words, done.exponents, done.layout, done.precision)
+        following = next_exponents(words, done.exponents, done.layout, done.precision)
+        self._judge(done.number, done)
+        if done.repeated.any():
+            return  # its turn comes
+        if done.layout.elements <= SMALL or self._streams is not None:
+            self._finish(done, following)
+        else:
+            self._tasks.put(partial(self._guarded, done, self._finish, following))
+
+    def _run_behind(self, done: _Sum, call: Callable[[], T]) -> T:
+        """Call it, on a device on our stream, behind the conversion of what was contributed."""
+        if self._stream is None:
+            return call()
+        results: list[T] = []
+        self._stream.wait(done.converted)
+        self._stream.launch(lambda: results.append(call()))
+        self._stream.keep(done.travelling.flat)
+        self._stream.keep(done.given.flat)
+        self._stream.synchronize()
+        return results[0]
 
     def _judge(self, number: int, done: _Sum | None) -> None:
         """It is known whether a sum is repeated: so those are, in order, for which all is known."""
@@ -331,79 +422,55 @@ class SameBits:
 
     def _repeat(self, done: _Sum) -> None:
         """Sum the tensors that did not fit once more, with as many bits as can be."""
-        layout = done.layout
-        chosen = [int(tensor) for tensor in np.flatnonzero(done.repeated)]
-        sub = layout_of(tuple(layout.sizes[tensor] for tensor in chosen))
-        device = done.given.flat.device
-        patterns = INTEGERS[holding(done.given.flat.dtype)]
-        greatest = torch.zeros(sub.blocks, dtype=patterns, device=device)
-        for index, tensor in enumerate(chosen):
-            _, of_blocks = sub.of_tensor(index)
-            one = layout_of((sub.sizes[index],))
-            for contribution in done.given.to(tensor, layout):
-                to_magnitudes(contribution, one, adds=True, greatest=greatest[of_blocks])
-        on_host = greatest.cpu()
-        self._repetition.maximum(on_host, done.operation)
+        chosen = _Chosen(done.given, done.layout, np.flatnonzero(done.repeated).tolist())
+        greatest = self._run_behind(done, chosen.magnitudes)
+        self._repetition.maximum(greatest, done.operation)
 
-        tops = on_host.view(holding(done.given.flat.dtype)).numpy()
+        tops = greatest.view(holding(done.given.flat.dtype)).numpy()
         is_finite = np.isfinite(tops)
         _, lengths = np.frexp(np.where(is_finite, tops, 0.0))
         magnitudes = lengths.astype(np.int64)
         exponents = wide_exponents(magnitudes, done.precision)
         scales = np.where(is_finite, np.ldexp(1.0, exponents), 0.0)
 
-        wide = torch.zeros(sub.elements, dtype=torch.int64, device=device)
-        for index, tensor in enumerate(chosen):
-            elements, of_blocks = sub.of_tensor(index)
-            one = layout_of((sub.sizes[index],))
-            for contribution in done.given.to(tensor, layout):
-                to_wide_integers(
-                    contribution, one, scales[of_blocks], adds=True, integers=wide[elements]
-                )
-        totals = wide.cpu()
+        totals = self._run_behind(done, partial(chosen.wide_integers, scales))
         self._repetition.total(totals, done.operation)
         self.repeated += 1
-        if self.repeated == 1:
-            logger.info("bits='same': sum %d was done again, as a first one is", done.number)
+        logger.debug("bits='same': sum %d was done again", done.number)
 
-        words, _ = done.travelling.words_and_count()
-        following = next_exponents(words, done.exponents, layout, done.precision)
-        before = np.concatenate([done.tensors[tensor].values for tensor in chosen])
+        words, _ = self._run_behind(done, done.travelling.words_and_count)
+        following = next_exponents(words, done.exponents, done.layout, done.precision)
+        before = np.concatenate([done.tensors[tensor].values for tensor in chosen.tensors])
         is_known = is_finite & (tops > 0)
-        learned = exponents_of(magnitudes, is_known, before, sub, done.precision)
+        learned = exponents_of(magnitudes, is_known, before, chosen.layout, done.precision)
+        for of_blocks, of_chosen_blocks in chosen.blocks():
+            following[of_blocks] = learned[of_chosen_blocks]
         factors = np.where(is_finite, self._factors(exponents, done.work.average), np.nan)
-        totals = totals.to(device)
-
-        results = torch.empty(sub.elements, dtype=done.given.flat.dtype, device=device)
-        to_floats(totals, sub, factors, results)
-        for index, tensor in enumerate(chosen):
-            _, of_blocks = layout.of_tensor(tensor)
-            _, of_sub_blocks = sub.of_tensor(index)
-            following[of_blocks] = learned[of_sub_blocks]
-        self._finish(
-            done, following, dict(zip(chosen, torch.split(results, list(sub.sizes)), strict=True))
-        )
+        self._finish(done, following, partial(chosen.put, totals, factors))
 
     def _finish(
         self,
         done: _Sum,
         following: Exponents,
-        repeated: dict[int, torch.Tensor] | None = None,
+        put_repeated: Callable[[], None] = lambda: None,
     ) -> None:
         """Put the result in place, and let the next sum of these tensors have its exponents."""
         factors = self._factors(done.exponents, done.work.average)
-        to_floats(done.travelling.integers, done.layout, factors, done.given.flat)
-        for index, result in (repeated or {}).items():
-            elements, _ = done.layout.of_tensor(index)
-            done.given.flat[elements] = result
+
+        def put() -> None:
+            to_floats(done.travelling.integers, done.layout, factors, done.given.flat)
+            put_repeated()
+
+        self._run_behind(done, put)
         for index, tensor in enumerate(done.tensors):
             _, of_blocks = done.layout.of_tensor(index)
             tensor.values = following[of_blocks].copy()
         self._end(done)
 
-    def _factors(self, exponents: Exponents, average: bool) -> np.ndarray:
+    def _factors(self, exponents: Exponents, average: bool) -> Scales:
         divisor = self.contributions if average else 1
-        return np.ldexp(1.0 / divisor, -exponents)
+        factors: Scales = np.ldexp(1.0 / divisor, -exponents)
+        return factors
 
     def _failed(self, failed: _Sum, error: LatecomerError) -> None:
         self._judge(failed.number, None)
