@@ -1,9 +1,9 @@
 """Blocks of elements that share an exponent: what their words say, and which exponent comes next.
 
-A tensor is cut into blocks of :data:`BLOCK` elements; blocks begin anew with each tensor. A block
-has an exponent e that all ranks know, and x counts as ``rint(x * 2**e)``. Beside the integers
-travels one *word* for each block, ``ceil(max |x| * 2**e / 2**unit)``. Two rules follow from the
-sums of the words over all contributions, which all ranks hold alike:
+A tensor is cut into blocks of 1,024 elements; blocks begin anew with each tensor. A block has an
+exponent e that all ranks know, and x counts as ``rint(x * 2**e)``. Beside the integers travels one
+*word* for each block, ``ceil(max |x| * 2**e / 2**unit)``. Two rules follow from the sums of the
+words over all contributions, which all ranks hold alike:
 
 - While a sum is at most ``limit``, nothing can overflow, in whatever order it was summed up
   (``SameSums.words_bound``).
@@ -24,13 +24,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-BLOCK = 1024
-HEADROOM = 4  # bits by which a block may grow from one sum to the next
 SHRINKING = 9  # bits by which a tensor may shrink until it is summed again
-SPREAD = 6  # bits by which a block's exponent may exceed that of its tensor's coarsest block
 RISE = 1  # by how much an exponent grows at most, from one sum to the next
 WIDE_BITS = 62  # of the integers of a sum that is done again
 MOST_CONTRIBUTIONS = 2047  # from there on too few bits are left
+MOST_IN_HALVES = 15  # contributions in halves of 16 bits: from there on too few bits are left
 
 Exponents = npt.NDArray[np.int32]
 Words = npt.NDArray[np.int64]
@@ -43,9 +41,12 @@ class Precision:
     """How numbers of one format are summed as integers, for a number of contributions."""
 
     contributions: int
-    bits: int  # of the integers that travel
+    bits: int  # of the integers that travel; those of 16 bits travel in pairs
     normal: int  # the format's smallest normal number is 2**normal
     first: int  # the exponents of the first sum; most likely it is done again with better ones
+    block: int = 1024  # elements
+    headroom: int = 4  # bits by which a block may grow from one sum to the next
+    spread: int = 6  # by which an exponent may exceed that of its tensor's coarsest block
 
     @property
     def unit(self) -> int:
@@ -64,8 +65,8 @@ class Precision:
 
     @property
     def full(self) -> int:
-        """The bits of a sum of words, as exponents are chosen: ``HEADROOM`` fewer than fit."""
-        return self.bits - 1 - self.unit - HEADROOM
+        """The bits of a sum of words, as exponents are chosen: ``headroom`` fewer than fit."""
+        return self.bits - 1 - self.unit - self.headroom
 
     @property
     def least(self) -> int:
@@ -87,8 +88,18 @@ class Precision:
 
 
 def float32(contributions: int) -> Precision:
-    """For float32, and for the formats of 16 bits, which float32 holds."""
+    """For float32, and for float16, which it holds."""
     return Precision(contributions, bits=32, normal=-126, first=40)
+
+
+def bfloat16(contributions: int) -> Precision:
+    """For bfloat16: as many bytes as its numbers have, if the contributions are few.
+
+    Smaller blocks make up for the bits that are lacking.
+    """
+    if contributions > MOST_IN_HALVES:
+        return float32(contributions)
+    return Precision(contributions, bits=16, normal=-126, first=24, block=64, headroom=2, spread=3)
 
 
 def float64(contributions: int) -> Precision:
@@ -101,13 +112,14 @@ class Layout:
     """Where the blocks of some tensors lie that are one after the other in a flat buffer."""
 
     sizes: tuple[int, ...]  # elements of each tensor; 1 or more
+    block: int  # elements of a block
     starts: npt.NDArray[np.int64] = field(init=False, compare=False, repr=False)
     """The first element of each block; at the end the number of all elements."""
 
     def __post_init__(self) -> None:
         assert all(size > 0 for size in self.sizes), self.sizes
         ends = np.cumsum([0, *self.sizes])
-        starts = [np.arange(begin, end, BLOCK) for begin, end in itertools.pairwise(ends)]
+        starts = [np.arange(begin, end, self.block) for begin, end in itertools.pairwise(ends)]
         object.__setattr__(self, "starts", np.concatenate([*starts, ends[-1:]]).astype(np.int64))
 
     @cached_property
@@ -123,7 +135,7 @@ class Layout:
     @cached_property
     def blocks_of(self) -> npt.NDArray[np.int64]:
         """The number of blocks of each tensor."""
-        return np.array([-(-size // BLOCK) for size in self.sizes])
+        return np.array([-(-size // self.block) for size in self.sizes])
 
     @cached_property
     def first_blocks(self) -> npt.NDArray[np.int64]:
@@ -198,10 +210,10 @@ def _spread(
     """``wanted`` within its bounds; blocks of which nothing is known are like the coarsest.
 
     A block that is rarely large overflows rarely, if it is no finer than its tensor's coarsest
-    block by more than ``SPREAD``.
+    block by more than ``spread``.
     """
     unknown = np.iinfo(np.int32).max
     known = np.where(is_known, np.minimum(wanted, precision.highest), unknown)
     coarsest = np.repeat(np.minimum.reduceat(known, layout.first_blocks), layout.blocks_of)
-    exponents = np.where(is_known, np.minimum(known, coarsest + SPREAD), coarsest)
+    exponents = np.where(is_known, np.minimum(known, coarsest + precision.spread), coarsest)
     return np.where(coarsest == unknown, before, exponents).astype(np.int32)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from latecomer.runtime.samebits.blocks import BLOCK, Layout, Scales
+from latecomer.runtime.samebits.blocks import Layout, Scales
 
 PATTERNS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -85,9 +85,9 @@ def _greatest(rows: torch.Tensor) -> torch.Tensor:
 
 def _rows(flat: torch.Tensor, layout: Layout) -> torch.Tensor:
     """A matrix with a block in each row; a copy, unless the blocks are full."""
-    if layout.elements == layout.blocks * BLOCK:
-        return flat.view(layout.blocks, BLOCK)
-    rows = torch.zeros(layout.blocks, BLOCK, dtype=flat.dtype, device=flat.device)
+    if layout.elements == layout.blocks * layout.block:
+        return flat.view(layout.blocks, layout.block)
+    rows = torch.zeros(layout.blocks, layout.block, dtype=flat.dtype, device=flat.device)
     torch._foreach_copy_(_of_tensors(rows.view(-1), layout), _split(flat, layout))
     return rows
 
@@ -104,7 +104,7 @@ def _put(rows: torch.Tensor, layout: Layout, flat: torch.Tensor, *, adds: bool) 
 
 def _of_tensors(rows: torch.Tensor, layout: Layout) -> list[torch.Tensor]:
     """The elements of each tensor in the rows that are its blocks."""
-    firsts = [int(block) * BLOCK for block in layout.first_blocks]
+    firsts = [int(block) * layout.block for block in layout.first_blocks]
     return [rows[first : first + size] for first, size in zip(firsts, layout.sizes, strict=True)]
 
 

@@ -74,8 +74,8 @@ def holding(dtype: torch.dtype) -> torch.dtype:
 
 def precision_of(dtype: torch.dtype, contributions: int) -> Precision:
     """How numbers of ``dtype`` are summed."""
-    make = blocks.float64 if dtype == torch.float64 else blocks.float32
-    return make(contributions)
+    makers = {torch.float64: blocks.float64, torch.bfloat16: blocks.bfloat16}
+    return makers.get(dtype, blocks.float32)(contributions)
 
 
 def to_integers(
@@ -162,8 +162,8 @@ def on_cpu() -> Conversions:
 def fault(conversions: Conversions) -> str:
     """What these conversions do otherwise than torch operations do; empty if nothing."""
     for dtype, integer in INTEGERS.items():
-        layout = Layout((blocks.BLOCK + 7, 5))
         precision = precision_of(dtype, contributions=3)
+        layout = Layout((precision.block + 7, 5), precision.block)
         exponents = np.full(layout.blocks, precision.full, np.int32)
         floats = torch.linspace(-9.0, 11.0, layout.elements, dtype=dtype)
         floats[-1] = torch.nan

@@ -83,8 +83,9 @@ class TensorExponents:
         *,
         after: TensorExponents | None = None,
     ) -> None:
-        first = precision_of(dtype, contributions).first
-        self.values: Exponents = np.full(layout_of((elements,)).blocks, first, np.int32)
+        precision = precision_of(dtype, contributions)
+        blocks = layout_of((elements,), precision.block).blocks
+        self.values: Exponents = np.full(blocks, precision.first, np.int32)
         self.is_under_way = False  # a sum that will change them
         self._after = after
 
@@ -140,7 +141,8 @@ class _Chosen:
 
     def __init__(self, given: Contributions, layout: Layout, tensors: Sequence[int]) -> None:
         self.tensors = tensors
-        self.layout = layout_of(tuple(layout.sizes[tensor] for tensor in tensors))
+        sizes = tuple(layout.sizes[tensor] for tensor in tensors)
+        self.layout = layout_of(sizes, layout.block)
         self._given = given
         self._all = layout
         self._dtype = given.flat.dtype
@@ -157,7 +159,7 @@ class _Chosen:
         greatest = torch.zeros(self.layout.blocks, dtype=patterns, device=self._device)
         for index, tensor in enumerate(self.tensors):
             _, of_blocks = self.layout.of_tensor(index)
-            one = layout_of((self.layout.sizes[index],))
+            one = layout_of((self.layout.sizes[index],), self.layout.block)
             for contribution in self._given.to(tensor, self._all):
                 to_magnitudes(contribution, one, adds=True, greatest=greatest[of_blocks])
         return greatest.cpu()
@@ -167,7 +169,7 @@ class _Chosen:
         sums = torch.zeros(self.layout.elements, dtype=torch.int64, device=self._device)
         for index, tensor in enumerate(self.tensors):
             elements, of_blocks = self.layout.of_tensor(index)
-            one = layout_of((self.layout.sizes[index],))
+            one = layout_of((self.layout.sizes[index],), self.layout.block)
             for contribution in self._given.to(tensor, self._all):
                 to_wide_integers(
                     contribution, one, scales[of_blocks], adds=True, integers=sums[elements]
@@ -256,14 +258,15 @@ class SameBits:
                     self._state.wait_for(lambda: all(tensor.are_known for tensor in tensors))
             number = self.sums
             self.sums += 1
+            precision = precision_of(given.flat.dtype, self.contributions)
             new = _Sum(
                 number=number,
                 work=AllReduceWork(number, given.flat, average),
                 given=given,
                 tensors=tensors,
                 start=start,
-                layout=layout_of(given.sizes),
-                precision=precision_of(given.flat.dtype, self.contributions),
+                layout=layout_of(given.sizes, precision.block),
+                precision=precision,
             )
             with self._state:
                 self._open[number] = new
@@ -352,7 +355,7 @@ class SameBits:
     def _start(self, new: _Sum) -> None:
         given = new.given
         new.exponents = np.concatenate([tensor.values for tensor in new.tensors])
-        new.travelling = Travelling(new.layout, given.flat.dtype, given.flat.device)
+        new.travelling = Travelling(new.layout, new.precision, given.flat.dtype, given.flat.device)
         if self._streams is None:
             self._convert(new)
         else:
@@ -366,10 +369,10 @@ class SameBits:
     def _convert(self, new: _Sum) -> None:
         """Put this rank's contributions into what travels."""
         given = new.given
-        new.travelling.put(given.flat, new.exponents, new.precision, given.count)
+        new.travelling.put(given.flat, new.exponents, given.count)
         for tensor, others in given.others.items():
             for other in others:
-                new.travelling.add(other, tensor, new.exponents, new.precision)
+                new.travelling.add(other, tensor, new.exponents)
 
     def _summed(self, done: _Sum, error: LatecomerError | None) -> None:
         """The engine has a sum's integers, or has failed; on a thread of the engine's."""
@@ -458,7 +461,7 @@ class SameBits:
         factors = self._factors(done.exponents, done.work.average)
 
         def put() -> None:
-            to_floats(done.travelling.integers, done.layout, factors, done.given.flat)
+            to_floats(done.travelling.integers(), done.layout, factors, done.given.flat)
             put_repeated()
 
         self._run_behind(done, put)

@@ -16,13 +16,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from latecomer.runtime.samebits import by_torch, conversion
-from latecomer.runtime.samebits.blocks import BLOCK, Layout
+from latecomer.runtime.samebits.blocks import Layout
 from latecomer.runtime.samebits.conversion import INTEGERS, holding, precision_of
 from latecomer.runtime.samebits.repetition import Repetition
 from latecomer.runtime.samebits.summing import Contributions, SameBits, TensorExponents
+from latecomer.runtime.samebits.travelling import _paired, _unpaired
 from latecomer.runtime.work import AllReduceWork
 from latecomer.verify.errors import ArgumentError, LatecomerError, TensorError
 
+BLOCK = 1024
 CPU = torch.device("cpu")
 FORMATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 SIZES = (1, 5, 300, BLOCK, BLOCK + 3, 2 * BLOCK + 1)
@@ -55,7 +57,7 @@ def test_integers_and_words_are_what_fractions_say(values, repeats, exponent, co
     precision = precision_of(torch.float32, contributions)
     exponent = min(exponent, precision.highest)
     floats = torch.tensor(values * repeats, dtype=torch.float32)
-    layout = Layout((floats.numel(),))
+    layout = Layout((floats.numel(),), BLOCK)
     exponents = np.full(layout.blocks, exponent, np.int32)
     for module in (conversion.on_cpu(), by_torch):
         integers = torch.zeros(layout.elements, dtype=torch.int32)
@@ -87,8 +89,8 @@ def test_integers_and_words_are_what_fractions_say(values, repeats, exponent, co
 @pytest.mark.parametrize("sizes", [(1,), (5, BLOCK, 7), (2 * BLOCK,), (BLOCK + 3, 1, 1)])
 def test_loops_and_torch_operations_give_the_same_bits(dtype, sizes):
     generator = torch.Generator().manual_seed(len(sizes))
-    layout = Layout(sizes)
     precision = precision_of(dtype, 8)
+    layout = Layout(sizes, precision.block)
     held = holding(dtype)
     floats = torch.randn(layout.elements, generator=generator).to(dtype).to(held)
     floats[0] = torch.inf
@@ -311,20 +313,48 @@ def test_an_average_is_close_to_the_exact_one(training):
     results = summed(dtype, steps, sizes, [(0, len(sizes))], shares, contributions)
     ends = [0, *np.cumsum(sizes).tolist()]
     for step, result in zip(steps, results, strict=True):
+        block_size = precision_of(dtype, contributions).block
         for tensor in range(len(sizes)):
             elements = slice(ends[tensor], ends[tensor + 1])
             parts = [each[elements].double() for each in step]
-            for first in range(0, sizes[tensor], BLOCK):
-                block = [part[first : first + BLOCK] for part in parts]
-                of_result = result[elements][first : first + BLOCK].double()
+            for first in range(0, sizes[tensor], block_size):
+                block = [part[first : first + block_size] for part in parts]
+                of_result = result[elements][first : first + block_size].double()
                 if not all(part.isfinite().all() for part in block):
                     assert of_result.isnan().all()
                     continue
                 top = max(part[part.isfinite()].abs().max().item() for part in parts)
                 exact = sum(block) / contributions
-                bound = top * 2.0**-13 + 2.0**-120
+                bits = 7 if dtype == torch.bfloat16 else 13
+                bound = top * 2.0**-bits + 2.0**-118
                 rounding = exact.abs() * torch.finfo(dtype).eps + torch.finfo(dtype).tiny
                 assert bool(((of_result - exact).abs() <= bound + rounding).all())
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(st.integers(-2184, 2184), min_size=5, max_size=5), max_size=15))
+def test_sums_of_pairs_are_pairs_of_sums(contributions):
+    rows = torch.tensor([[0] * 5, *contributions], dtype=torch.int32)
+    total = torch.stack([_paired(row) for row in rows]).sum(0, dtype=torch.int32)
+    assert len(total) == 3
+    assert _unpaired(total, 5).tolist() == rows.sum(0).tolist()
+
+
+def test_bfloat16_has_as_many_bytes_as_its_numbers():
+    job = Ranks(1)
+    sums = SameBits(1, CPU, job.repetition(0), None)
+    lengths = []
+
+    def start(tensor):
+        lengths.append(tensor.numel() * tensor.itemsize)
+        return job.start(0)(tensor)
+
+    tensor = TensorExponents(64_000, torch.bfloat16, 1)
+    flat = torch.ones(64_000, dtype=torch.bfloat16)
+    sums.submit(Contributions(flat, (64_000,)), [tensor], start, average=True).wait()
+    sums.close()
+    assert flat.unique().tolist() == [1.0]
+    assert lengths == [2 * 64_000 + 4 * 1_000 + 4]
 
 
 def test_sums_go_in_32_bits_and_the_first_is_repeated():
