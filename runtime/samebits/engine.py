@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from latecomer.runtime.process_group.starting import AllReduceEngine
+from latecomer.runtime.samebits.contributions import Contributions
 from latecomer.runtime.samebits.conversion import DTYPES
-from latecomer.runtime.samebits.summing import Contributions, SameBits
+from latecomer.runtime.samebits.summing import SameBits
 from latecomer.runtime.samebits.unnamed import UnnamedTensors
 from latecomer.runtime.work import AllReduceWork
 from latecomer.verify.errors import LatecomerError

@@ -16,7 +16,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from latecomer.runtime.samebits.summing import Contributions, TensorExponents
+from latecomer.runtime.samebits.contributions import Contributions, TensorExponents
 from latecomer.runtime.torch_versions import GradBucket, backward_number
 from latecomer.verify.errors import ArgumentError
 

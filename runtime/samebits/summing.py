@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -31,9 +31,11 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from latecomer.runtime.at_exit import close_at_exit, has_closed
 from latecomer.runtime.executor.nccl.streams import Device, StreamEvent, device_of
 from latecomer.runtime.health.watchdog import Watchdog
 from latecomer.runtime.host import SimpleQueue, host
+from latecomer.runtime.samebits.again import RepeatedTensors
 from latecomer.runtime.samebits.blocks import (
     MOST_CONTRIBUTIONS,
     Exponents,
@@ -46,15 +48,8 @@ from latecomer.runtime.samebits.blocks import (
     next_exponents,
     wide_exponents,
 )
-from latecomer.runtime.samebits.conversion import (
-    DTYPES,
-    INTEGERS,
-    holding,
-    precision_of,
-    to_floats,
-    to_magnitudes,
-    to_wide_integers,
-)
+from latecomer.runtime.samebits.contributions import Contributions, TensorExponents
+from latecomer.runtime.samebits.conversion import DTYPES, holding, precision_of, to_floats
 from latecomer.runtime.samebits.repetition import Repetition
 from latecomer.runtime.samebits.travelling import Travelling, layout_of
 from latecomer.runtime.work import AllReduceWork, require_summable
@@ -67,55 +62,6 @@ logger = logging.getLogger("latecomer")
 T = TypeVar("T")
 Start = Callable[[torch.Tensor], AllReduceWork]
 """Starts an all-reduce of a tensor of integers: the engine's ``submit``."""
-
-
-class TensorExponents:
-    """The exponents of one tensor's blocks, from one sum of it to the next.
-
-    ``after``: they are those that the sum with these will have left.
-    """
-
-    def __init__(
-        self,
-        elements: int,
-        dtype: torch.dtype,
-        contributions: int,
-        *,
-        after: TensorExponents | None = None,
-    ) -> None:
-        precision = precision_of(dtype, contributions)
-        blocks = layout_of((elements,), precision.block).blocks
-        self.values: Exponents = np.full(blocks, precision.first, np.int32)
-        self.is_under_way = False  # a sum that will change them
-        self._after = after
-
-    @property
-    def are_known(self) -> bool:
-        """Whether no sum is under way that will change them."""
-        return not (self.is_under_way or (self._after is not None and self._after.is_under_way))
-
-    def enter(self) -> None:
-        """A sum with these begins, which will change them."""
-        if self._after is not None:
-            self.values = self._after.values
-            self._after = None
-        self.is_under_way = True
-
-
-@dataclass(eq=False)
-class Contributions:
-    """What one rank adds to the sum of some tensors that lie in one buffer."""
-
-    flat: torch.Tensor  # the buffer: one contribution to every tensor, and the result in the end
-    sizes: tuple[int, ...]  # elements of the tensors, one after the other
-    count: int = 1  # of contributions in all
-    others: dict[int, list[torch.Tensor]] = field(default_factory=dict)
-    """By tensor, the further contributions to it; one that is missing is a zero."""
-
-    def to(self, tensor: int, layout: Layout) -> list[torch.Tensor]:
-        """All contributions to one tensor."""
-        elements, _ = layout.of_tensor(tensor)
-        return [self.flat[elements], *self.others.get(tensor, ())]
 
 
 @dataclass(eq=False)
@@ -134,56 +80,6 @@ class _Sum:
     converted: StreamEvent | None = None  # on a device: this rank's contributions are converted
     operation: int = 0  # the engine's number of it
     repeated: Flags = field(init=False)  # by tensor
-
-
-class _Chosen:
-    """Those tensors of a sum that are summed again."""
-
-    def __init__(self, given: Contributions, layout: Layout, tensors: Sequence[int]) -> None:
-        self.tensors = tensors
-        sizes = tuple(layout.sizes[tensor] for tensor in tensors)
-        self.layout = layout_of(sizes, layout.block)
-        self._given = given
-        self._all = layout
-        self._dtype = given.flat.dtype
-        self._device = given.flat.device
-
-    def blocks(self) -> Iterator[tuple[slice, slice]]:
-        """For each tensor, its blocks in the sum and among those of the tensors here."""
-        for index, tensor in enumerate(self.tensors):
-            yield self._all.of_tensor(tensor)[1], self.layout.of_tensor(index)[1]
-
-    def magnitudes(self) -> torch.Tensor:
-        """For each block, the bit pattern of this rank's greatest |x|, on the host."""
-        patterns = INTEGERS[holding(self._dtype)]
-        greatest = torch.zeros(self.layout.blocks, dtype=patterns, device=self._device)
-        for index, tensor in enumerate(self.tensors):
-            _, of_blocks = self.layout.of_tensor(index)
-            one = layout_of((self.layout.sizes[index],), self.layout.block)
-            for contribution in self._given.to(tensor, self._all):
-                to_magnitudes(contribution, one, adds=True, greatest=greatest[of_blocks])
-        return greatest.cpu()
-
-    def wide_integers(self, scales: Scales) -> torch.Tensor:
-        """The sums of this rank's contributions with 64 bits, on the host."""
-        sums = torch.zeros(self.layout.elements, dtype=torch.int64, device=self._device)
-        for index, tensor in enumerate(self.tensors):
-            elements, of_blocks = self.layout.of_tensor(index)
-            one = layout_of((self.layout.sizes[index],), self.layout.block)
-            for contribution in self._given.to(tensor, self._all):
-                to_wide_integers(
-                    contribution, one, scales[of_blocks], adds=True, integers=sums[elements]
-                )
-        return sums.cpu()
-
-    def put(self, totals: torch.Tensor, factors: Scales) -> None:
-        """Put the results in place of what the sum has of these tensors."""
-        results = torch.empty(self.layout.elements, dtype=self._dtype, device=self._device)
-        to_floats(totals.to(self._device), self.layout, factors, results)
-        for index, tensor in enumerate(self.tensors):
-            elements, _ = self._all.of_tensor(tensor)
-            of_chosen, _ = self.layout.of_tensor(index)
-            self._given.flat[elements] = results[of_chosen]
 
 
 class SameBits:
@@ -227,6 +123,7 @@ class SameBits:
         self._tasks: SimpleQueue[Callable[[], None] | None] = host.SimpleQueue()
         self._thread = host.Thread(target=self._run, name="latecomer-bits", daemon=True)
         self._thread.start()
+        close_at_exit(self)
 
     def submit(
         self,
@@ -295,6 +192,7 @@ class SameBits:
 
     def close(self, *, at_once: bool = False) -> None:
         """Release the thread; call it before the engine's. What is not done after a while fails."""
+        has_closed(self)
         with self._order:
             if self._is_closed:
                 return
@@ -425,7 +323,7 @@ class SameBits:
 
     def _repeat(self, done: _Sum) -> None:
         """Sum the tensors that did not fit once more, with as many bits as can be."""
-        chosen = _Chosen(done.given, done.layout, np.flatnonzero(done.repeated).tolist())
+        chosen = RepeatedTensors(done.given, done.layout, np.flatnonzero(done.repeated).tolist())
         greatest = self._run_behind(done, chosen.magnitudes)
         self._repetition.maximum(greatest, done.operation)
 

@@ -13,7 +13,7 @@ from collections import deque
 
 import torch
 
-from latecomer.runtime.samebits.summing import TensorExponents
+from latecomer.runtime.samebits.contributions import TensorExponents
 
 LONGEST_PERIOD = 4096  # tensors in a step; more are known by their sizes only
 

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from latecomer import runtime
 from latecomer.runtime.optireduce.options import Options
 from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
+from latecomer.runtime.samebits.option import Bits
 from latecomer.runtime.torch_versions import PrefixStore, TCPStore
 from tests.runtime.schedules import ring
 
@@ -42,6 +43,8 @@ PROGRAMS = (
     Program("auto", "falls off its end"),
     Program("auto", "calls sys.exit"),
     Program("auto", "raises"),
+    Program("same bits", "falls off its end"),
+    Program("same bits", "raises"),
     Program("schedule", "falls off its end"),
     Program("optireduce", "falls off its end"),
 )
@@ -65,7 +68,8 @@ def run_rank(program: Program, rank: int, port: int, prefix: str) -> None:
         # not compiled: that takes ten seconds
         runtime.configure(algorithm="optireduce", options=Options(compiled="off"))
     else:
-        runtime.configure(mode="auto", profile=PROFILE)
+        bits: Bits = "same" if program.configuration == "same bits" else "any"
+        runtime.configure(mode="auto", profile=PROFILE, bits=bits)
     store = PrefixStore(prefix, TCPStore("127.0.0.1", port))
     dist.init_process_group("latecomer", store=store, rank=rank, world_size=RANKS)
 

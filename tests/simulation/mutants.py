@@ -49,7 +49,7 @@ KNOWN = {
     "a handshake takes any token": "no stranger calls in a simulation",
     "a verdict is not acknowledged": "it is sent five times, which costs some datagrams",
     "a failure does not end a repetition": "Gloo's own time limit does, too",
-    "a sum that failed holds up repetitions": "it fails with the group only, and all others do then",
+    "a sum that failed holds up repetitions": "it fails with the group only, and so do all others",
     "a wait for a repetition is not under watch": "Gloo's own time limit ends it, too",
     "an acknowledgement is not counted": "it is sent five times, which costs some datagrams",
     "who knows a verdict is told it all the same": "that costs some datagrams",

@@ -221,7 +221,7 @@ def _long_time(rank, size, store, old="", new="", program=None):
         _import_mutant(old, new)
     device = SimulatedDevice()
     schedules = [ring(3), generate(3, chunks=4, owners="free")]
-    engine = kernels(schedules, store, rank, size, device, timeout_s=6.0)
+    engine = kernels(schedules, store, rank, size, device, timeout_s=20.0)
 
     if program is not None and rank == 0:
         loaded = engine._load(1, engine.schedules[1].late)

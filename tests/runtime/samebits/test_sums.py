@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from latecomer.runtime.samebits import by_torch, conversion
 from latecomer.runtime.samebits.blocks import Layout
+from latecomer.runtime.samebits.contributions import Contributions, TensorExponents
 from latecomer.runtime.samebits.conversion import INTEGERS, holding, precision_of
 from latecomer.runtime.samebits.repetition import Repetition
-from latecomer.runtime.samebits.summing import Contributions, SameBits, TensorExponents
+from latecomer.runtime.samebits.summing import SameBits
 from latecomer.runtime.samebits.travelling import _paired, _unpaired
 from latecomer.runtime.work import AllReduceWork
 from latecomer.verify.errors import ArgumentError, LatecomerError, TensorError
