@@ -43,6 +43,7 @@ from latecomer.runtime.policy.alone import GroupOfOne
 from latecomer.runtime.policy.cost_model import Profile
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.options import OFF, Chosen, Mode
+from latecomer.runtime.samebits.bits_log import WithBitsLog, log_by_environment
 from latecomer.runtime.samebits.blocks import MOST_CONTRIBUTIONS
 from latecomer.runtime.samebits.gradients import Gradients
 from latecomer.runtime.samebits.model import SameBitsOfModel
@@ -61,7 +62,7 @@ Reducer = AllReduceDispatcher | GroupOfOne
 Engine = Executor | Reducer
 
 
-class Attachment:
+class Attachment(WithBitsLog):
     """What ``attach`` returns for a schedule or a mode: what runs a model's all-reduces."""
 
     def __init__(
@@ -172,6 +173,7 @@ class Attachment:
         if self._same_bits is not None:
             self._same_bits.close()
         self.engine.close()
+        self.close_bits_log()
 
     def sum_the_same_bits(self, gradients: Gradients) -> None:
         """Sum ``gradients`` with the same bits from now on (collective; before the first step)."""
@@ -220,10 +222,14 @@ class _GradientHook:
     def average(self, bucket: GradBucket) -> Future[torch.Tensor]:
         """Start the average of a bucket over all ranks."""
         attached = self.attached
+        average: Future[torch.Tensor]
         if attached is None or attached.runs_natively:
-            natively: Future[torch.Tensor] = allreduce_hook(self._group, bucket)
-            return natively
-        return attached.submit(bucket).future()
+            average = allreduce_hook(self._group, bucket)
+        else:
+            average = attached.submit(bucket).future()
+        if attached is None or attached.bits_log is None or attached.is_closed:
+            return average
+        return attached.bits_log.behind(average, bucket)
 
 
 _hooks: WeakKeyDictionary[DistributedDataParallel, _GradientHook] = WeakKeyDictionary()
@@ -315,6 +321,7 @@ def attach(
     attachment: Attachment | optireduce.Attachment
     if algorithm == "optireduce":
         require_any_bits(of_mode.get("bits"))
+        bits_log = log_by_environment(model, "any", contributions)
         store, rank, size = _store_rank_size(model.process_group)
         engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=timeout_s)
         watch_by_environment(engine.source)
@@ -324,6 +331,7 @@ def attach(
         device = next(model.parameters()).device
         bits = _bits_of(chosen)
         _require_sense(bits, contributions)
+        bits_log = log_by_environment(model, bits, contributions)
         attachment = _attachment(model.process_group, device, chosen, timeout_s, observer)
         if bits == "same":
             gradients = Gradients(
@@ -332,6 +340,7 @@ def attach(
                 by_microbatch=contributions is not None,
             )
             attachment.sum_the_same_bits(gradients)
+    attachment.bits_log = bits_log
     hook.attached = attachment
     return attachment
 

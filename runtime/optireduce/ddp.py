@@ -13,13 +13,14 @@ from torch.optim import Optimizer
 
 from latecomer.runtime.optireduce.engine import OptiReduceEngine
 from latecomer.runtime.optireduce.sync import Replicas
+from latecomer.runtime.samebits.bits_log import WithBitsLog
 from latecomer.runtime.torch_versions import GradBucket
 from latecomer.runtime.work import AllReduceWork
 
 logger = logging.getLogger("latecomer")
 
 
-class Attachment:
+class Attachment(WithBitsLog):
     """What ``latecomer.ddp.attach`` returns, with the ``engine`` behind the model's gradients.
 
     ``engine.failure`` is the typed error after a failed backward (autograd itself reports a
@@ -70,6 +71,7 @@ class Attachment:
         for handle in self._handles:
             handle.remove()
         self.engine.close()
+        self.close_bits_log()
 
     def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
         step = self.engine.step

@@ -13,6 +13,7 @@ import typer
 from latecomer.runtime.explain.command import dump, explain
 from latecomer.runtime.pipeline_command import pipeline
 from latecomer.runtime.profile_command import profile
+from latecomer.runtime.samebits.command import compare_bits
 from latecomer.runtime.selftest.command import selftest
 from latecomer.runtime.simulation.command import simulate
 from latecomer.runtime.telemetry.page.command import watch
@@ -71,7 +72,17 @@ def _keep_line_of(program: str) -> None:
     sys.argv = [f"latecomer {program}", *sys.argv[position + 1 :]]
 
 
-for command in (watch, dump, explain, whatif, selftest, simulate, profile, pipeline):
+for command in (
+    watch,
+    dump,
+    explain,
+    whatif,
+    compare_bits,
+    selftest,
+    simulate,
+    profile,
+    pipeline,
+):
     app.command()(command)
 
 
