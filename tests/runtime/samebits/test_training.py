@@ -192,7 +192,8 @@ GROUPINGS = [
 )
 def test_one_result_on_however_many_ranks(of_model):
     hashes = {}
-    for seed, shares in enumerate(GROUPINGS):
+    groupings = GROUPINGS[::3] if of_model else GROUPINGS
+    for seed, shares in enumerate(groupings):
         of_ranks = values(spawn(_microbatches, len(shares), shares, of_model, seed))
         assert len(set(of_ranks)) == 1
         hashes[str(shares)] = of_ranks[0][0]
