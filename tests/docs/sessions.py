@@ -2,8 +2,8 @@
 
 Blocks run in order in a folder beside the examples. What commands print to stdout is compared with
 what the page shows, line by line. What varies from run to run is masked in both: numbers before a
-unit of time or in percent, losses, messages per operation; spaces; the order of a summary's lines
-of ranks. Of its lines on how operations ran, and why, which there are depends on how busy the
+unit of time or in percent, losses, messages per operation, hashes; spaces; the order of a summary's
+lines of ranks. Of its lines on how operations ran, and why, which there are depends on how busy the
 machine is: only the sum of their counts is compared. So does what is said of the gain, of which one
 line is as good as another.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.runtime.spawning import execute
 
 ROOT = Path(__file__).parents[2]
-VARIES = re.compile(r"[\d.]+(?= (?:ms|s|messages)\b|%)|(?<=^loss )\S+")
+VARIES = re.compile(r"[\d.]+(?= (?:ms|s|messages)\b|%)|(?<=^loss )\S+|\b[0-9a-f]{16}\b")
 GAIN = re.compile(
     r"(saved|lost) # s|nothing was saved: |\d+ operations that began without a late rank"
 )

@@ -28,6 +28,7 @@ RUN_ELSEWHERE = {
     "docs/howto/export.md": "tests/docs/test_howto.py",
     "docs/howto/own-collective.md": "tests/docs/test_howto.py",
     "docs/howto/read-a-report.md": "tests/docs/test_howto.py",
+    "docs/howto/reproducible-training.md": "tests/docs/test_howto.py",
 }
 NOT_RUN = {
     r"^make (demo|test|proofs)": "continuous integration runs it, or a test of the demo",
@@ -54,6 +55,11 @@ PREPARED = (
     "tar -xf examples/dumps/nvidia.tar.gz && mv gpu_error_1st dumps",
     "mkdir traces && cp examples/traces/*.json.gz traces",
     "LATECOMER_WATCH=watched torchrun --standalone --nproc-per-node 4 examples/train_auto.py",
+    "LATECOMER_HASHES=four torchrun --standalone --nproc-per-node 4 examples/train_same_bits.py"
+    " --checkpoint half.pt",
+    "LATECOMER_HASHES=two torchrun --standalone --nproc-per-node 2 examples/train_same_bits.py",
+    "LATECOMER_HASHES=resumed torchrun --standalone --nproc-per-node 1 examples/train_same_bits.py"
+    " --resume half.pt && mv four whole && cp -r whole four",
 )
 """They make the files that examples of the commands' help take as given."""
 

@@ -18,6 +18,7 @@ PAGES = [
     "hanging-job.md",
     "own-collective.md",
     "read-a-report.md",
+    "reproducible-training.md",
     "simulate.md",
     "slow-job.md",
     "whatif.md",
@@ -46,7 +47,15 @@ def test_no_page_with_commands_is_left_out():
     assert pages == {*PAGES, *RUN_ELSEWHERE}
 
 
-FRAMEWORKS = ["backend", "ddp", "deepspeed", "fsdp", "lightning", "trainer"]
+FRAMEWORKS = [
+    "backend",
+    "ddp",
+    "deepspeed",
+    "fsdp",
+    "lightning",
+    "reproducible-training",
+    "trainer",
+]
 ON_CLUSTERS = [
     "kubernetes",
     "many-nodes",
@@ -77,3 +86,12 @@ def test_lines_of_ours_stand_in_an_example(page):
     for line in lines:
         code, _, _ = line.partition("  #")
         assert f"\n{code}" in EXAMPLES
+
+
+def test_the_loop_for_the_same_bits_is_that_of_the_script():
+    page = (HOWTO / "reproducible-training.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    script = iter((ROOT / "examples/train_same_bits.py").read_text().splitlines())
+    loop = next(block for block in blocks if "for step in" in block)
+    for line in loop.splitlines():
+        assert line == "..." or line in script  # in the same order
