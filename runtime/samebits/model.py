@@ -17,6 +17,27 @@ class SameBitsOfModel:
     Args:
         gradients: of the model.
         make_sums: makes what sums over the engine of the moment (collective).
+
+    Examples:
+        On every rank of ``torchrun``, here with two of them:
+
+        >>> import torch, torch.distributed as dist
+        >>> from latecomer import ddp
+        >>> dist.init_process_group("gloo")
+        >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+        >>> attachment = ddp.attach(model, mode="auto", bits="same", contributions=4)
+        >>> for microbatch in range(2):  # of this rank
+        ...     if microbatch == 0:
+        ...         with model.no_sync():
+        ...             model(torch.ones(2, 4)).sum().backward()
+        ...     else:
+        ...         model(torch.ones(2, 4)).sum().backward()
+        >>> attachment.same_bits.contributions, attachment.same_bits.repeated  # a SameBitsOfModel
+        (4, 1)
+        >>> sorted(attachment.same_bits.state_dict())
+        ['contributions', 'exponents']
+        >>> attachment.close()
+        >>> dist.destroy_process_group()
     """
 
     def __init__(self, gradients: Gradients, make_sums: Callable[[], SameBits]) -> None:

@@ -250,6 +250,18 @@ def test_a_file_that_cannot_be_written_ends_no_training(rank, size, store, tmp_p
     assert len([text for text in told if "nothing more is written" in text]) == 1, told
 
 
+@on_ranks(2)
+def test_what_fails_says_why_and_leaves_no_step(rank, size, store, tmp_path):
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    os.environ["LATECOMER_HASHES"] = str(tmp_path)
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    attachment = ddp.attach(model, mode="native", bits="same", contributions=3)
+    with pytest.raises(RuntimeError, match="2 contributions were summed, and 3 were agreed on"):
+        model(torch.ones(1, 2)).sum().backward()
+    attachment.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 # Files.
 
 PARAMETERS = ("c", "b", "a")
