@@ -92,6 +92,7 @@ class KernelEngine:
         self._marks: dict[int, int] = {}  # of the last operations
         self._news = host.Condition()
         self._is_over = False
+        self._seen_waiting: tuple[WaitFor, float] | None = None
         self.moved_s = host.monotonic()
         self._thread = host.Thread(target=self._run, name="latecomer-kernels", daemon=True)
         self._thread.start()
@@ -117,10 +118,20 @@ class KernelEngine:
             self._broke(error)
 
     def waiting(self) -> tuple[WaitFor, float] | None:
-        """For whose put this rank's oldest kernel waits, and since when that was first seen."""
+        """For whose put this rank's oldest kernel waits, and since when that was first seen.
+
+        After a stop it is what was seen last before: others still wait for this rank, and must not
+        take it for the one that does not go on.
+        """
+        if not self._is_over:
+            self._seen_waiting = self._wait_now()
+        return self._seen_waiting
+
+    def _wait_now(self) -> tuple[WaitFor, float] | None:
+        """What :meth:`waiting` says while kernels run."""
         with self._news:
             flight = next(iter(self._flights.values()), None)
-        if flight is None or self._is_over:
+        if flight is None:
             return None
         # Before the kernel has begun it waits for nobody: it is this rank that others wait for.
         missing = self._missing(flight) if self._has_begun(flight) else None

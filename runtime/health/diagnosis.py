@@ -6,7 +6,8 @@ submitted different things have failed, or a rank that broke; else the chain of 
 is followed to its end, which is a rank that has not entered the operation (with all others that
 have not), or one that has closed or does not go on, or a cycle. It begins where the oldest
 operation is waited for: ranks that are further exchange something in later operations, and may be
-said to wait for each other there while they go on.
+said to wait for each other there while they go on. A cycle within an operation that a rank has not
+entered is no reason: that schedules have none is proved, so that rank is what they lack.
 
 A wait is not held against the ranks between: however long it lasts, it goes on while the end of
 its chain has entered the operation and any rank of the chain has moved lately: statuses are not
@@ -117,14 +118,14 @@ def diagnose(
     if broken := [rank for rank in sorted(statuses) if statuses[rank].broken]:
         return failure(broken, f"broke, {statuses[broken[0]].broken}")
     chain, cycle = _chain(statuses, _first_to_wait(statuses, me))
-    if cycle:
-        return failure(sorted(cycle), "wait for each other")
     needed = _needed(statuses, chain)
     behind = [rank for rank in sorted(statuses) if statuses[rank].entered <= needed]
-    if behind and (len(chain) == 1 or chain[-1] in behind):
+    if behind and (cycle or len(chain) == 1 or chain[-1] in behind):
         if closed := [rank for rank in behind if statuses[rank].closed]:
             return failure(closed, f"closed before operation {needed}, which others have entered")
         return failure(behind, f"alive, but has not entered operation {needed} in time")
+    if cycle:
+        return failure(sorted(cycle), "wait for each other")
     waited_for = {*suspects, *chain[1:][-1:]}
     if closed := [rank for rank in sorted(waited_for) if statuses[rank].closed]:
         return failure(closed, "closed while others wait for it")

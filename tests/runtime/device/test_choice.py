@@ -231,7 +231,7 @@ def _fails(rank, size, store, by):
     """Rank 1 does not come. Rank 0's stream goes on with what is marked, its host hears of it."""
     device = begin(rank, size, store)
     messages = logged_from_now_on()
-    executor = make_executor(load(ring(2)), store, rank, size, device=device, by=by, timeout_s=4.0)
+    executor = make_executor(load(ring(2)), store, rank, size, device=device, by=by, timeout_s=15.0)
     together(store, rank, size, "begun")
     if rank == 1:
         store.wait(["over"], LIMIT)

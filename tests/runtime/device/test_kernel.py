@@ -303,7 +303,7 @@ def test_mutants_of_kernel_and_program_are_caught(name):
 @on_ranks(3)
 def test_arrivals_mismatches_and_refusals(rank, size, store):
     device = SimulatedDevice()
-    engine = kernels([straggler(3)], store, rank, size, device, timeout_s=10.0)
+    engine = kernels([straggler(3)], store, rank, size, device, timeout_s=20.0)
     tensor = torch.ones(40)
     time.sleep(0.5 * (rank == 1))
     works = [engine.submit(tensor, late=1) for _ in range(3)]  # without a wait in between
@@ -333,7 +333,7 @@ def test_arrivals_mismatches_and_refusals(rank, size, store):
 @on_ranks(3, victims=(1,))
 def test_a_lost_rank_ends_the_others_and_is_named(rank, size, store):
     device = SimulatedDevice()
-    engine = kernels([straggler(3)], store, rank, size, device, timeout_s=8.0)
+    engine = kernels([straggler(3)], store, rank, size, device, timeout_s=20.0)
     engine.submit(torch.ones(40)).wait(LIMIT)
 
     if rank == 1:
@@ -382,7 +382,7 @@ def test_a_stopped_rank_puts_nothing_in_later_operations(rank, size, store):
 @on_ranks(3)
 def test_a_rank_that_does_not_come_is_named(rank, size, store):
     device = SimulatedDevice()
-    engine = kernels([straggler(3)], store, rank, size, device, timeout_s=4.0)
+    engine = kernels([straggler(3)], store, rank, size, device, timeout_s=15.0)
     engine.submit(torch.ones(40)).wait(LIMIT)
     if rank != 2:
         with pytest.raises(RankFailure, match="not entered operation 1") as failure:

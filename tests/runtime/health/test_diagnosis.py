@@ -43,7 +43,9 @@ FURTHER = [
         # but not who is behind others and not needed yet: rank 1 is in operation 3
         (LONG_CHAIN, (2,), "has not entered"),
         (FURTHER, (1, 3), "wait for each other"),
-        ([IN, *FURTHER[1:]], (1, 3), "wait for each other"),  # who asks waits for nobody
+        # a cycle where a rank is missing: that is why, whatever the others seem to wait for
+        ([IN, *FURTHER[1:]], (0,), "has not entered operation 5"),
+        ([_waits(1), _waits(0), BEHIND], (2,), "has not entered operation 3"),
         ([_waits(1), _waits(2), IN], (2,), "others wait for it"),  # the end of the chain
         ([IN, IN], (), "all ranks are alive"),  # nobody without evidence
         ([_waits(1), None, CLOSED], (1,), "no sign of life"),  # but not who has finished

@@ -201,7 +201,7 @@ def _static_is_captured_once_it_has_run(rank, size, store):
 
 def _coordinator_dies(rank, size, store):
     """Whom the others name when rank 0 dies; the profile is measured on the device before."""
-    reducer = _dispatcher(rank, size, store, Options("predict"), 4.0, None)
+    reducer = _dispatcher(rank, size, store, Options("predict"), 15.0, None)
     assert min(reducer.profile.native.beta_s, reducer.profile.schedule.alpha_s) > 0
     reducer.submit(torch.ones(100)).wait(LIMIT)
     together(store, rank, size, "begun")
