@@ -51,7 +51,7 @@ from latecomer.runtime.samebits.blocks import (
 from latecomer.runtime.samebits.contributions import Contributions, TensorExponents
 from latecomer.runtime.samebits.conversion import DTYPES, holding, precision_of, to_floats
 from latecomer.runtime.samebits.repetition import Repetition
-from latecomer.runtime.samebits.travelling import Travelling, layout_of
+from latecomer.runtime.samebits.travelling import Spare, Travelling, layout_of
 from latecomer.runtime.work import AllReduceWork, require_summable
 from latecomer.verify.errors import ArgumentError, LatecomerError
 
@@ -117,6 +117,8 @@ class SameBits:
         self._state = host.Condition()  # guards all that follows
         self._held_up: deque[Callable[[], bool]] = deque()  # false: it has to wait on
         self._open: dict[int, _Sum] = {}
+        self._most_open = 0  # at once
+        self._spare = Spare()
         self._arrived: dict[int, _Sum | None] = {}  # whose words are known; None: failed
         self._next_to_judge = 0
         self._is_closed = False
@@ -167,6 +169,7 @@ class SameBits:
             )
             with self._state:
                 self._open[number] = new
+                self._most_open = max(self._most_open, len(self._open))
             self._in_order(partial(self._begin, new))
         return new.work
 
@@ -253,7 +256,10 @@ class SameBits:
     def _start(self, new: _Sum) -> None:
         given = new.given
         new.exponents = np.concatenate([tensor.values for tensor in new.tensors])
-        new.travelling = Travelling(new.layout, new.precision, given.flat.dtype, given.flat.device)
+        with self._state:
+            new.travelling = self._spare.take(
+                new.layout, new.precision, given.flat.dtype, given.flat.device
+            )
         if self._streams is None:
             self._convert(new)
         else:
@@ -366,6 +372,8 @@ class SameBits:
         for index, tensor in enumerate(done.tensors):
             _, of_blocks = done.layout.of_tensor(index)
             tensor.values = following[of_blocks].copy()
+        with self._state:  # what has failed is not given back: it may still be written to
+            self._spare.give_back(done.travelling, self._most_open)
         self._end(done)
 
     def _factors(self, exponents: Exponents, average: bool) -> Scales:

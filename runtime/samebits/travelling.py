@@ -1,4 +1,8 @@
-"""What of a sum travels between ranks: the integers of some tensors, their words, and a count."""
+"""What of a sum travels between ranks: the integers of some tensors, their words, and a count.
+
+Its memory is used again. The kernel hands out fresh memory page by page, and clears it: to write
+integers there takes four times as long as to write them where others were before.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +38,7 @@ class Travelling:
         self, layout: Layout, precision: Precision, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.layout = layout
+        self.dtype = dtype
         self._precision = precision
         self._in_pairs = precision.bits == HALF
         lengths = [-(-size // 2) for size in layout.sizes] if self._in_pairs else layout.sizes
@@ -111,6 +116,40 @@ class Travelling:
     def _empty(self, layout: Layout) -> torch.Tensor:
         """Room for the integers of all elements."""
         return torch.empty(layout.elements, dtype=self.flat.dtype, device=self.flat.device)
+
+
+class Spare:
+    """What has travelled, for the next sums of the same sizes."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[tuple[Layout, torch.dtype], list[Travelling]] = {}
+        self._count = 0
+
+    def take(
+        self, layout: Layout, precision: Precision, dtype: torch.dtype, device: torch.device
+    ) -> Travelling:
+        """One that is there, or else a new one."""
+        kind = layout, dtype
+        if kind in self._by_kind:
+            return self._take_away(kind)
+        return Travelling(layout, precision, dtype, device)
+
+    def give_back(self, travelling: Travelling, most: int) -> None:
+        """Keep one that nobody uses any more, and of all ``most`` at most, the latest."""
+        kind = travelling.layout, travelling.dtype
+        of_kind = self._by_kind.pop(kind, [])
+        self._by_kind[kind] = [*of_kind, travelling]  # the last kind now
+        self._count += 1
+        while self._count > most:
+            self._take_away(next(iter(self._by_kind)))
+
+    def _take_away(self, kind: tuple[Layout, torch.dtype]) -> Travelling:
+        of_kind = self._by_kind[kind]
+        taken = of_kind.pop()
+        self._count -= 1
+        if not of_kind:
+            del self._by_kind[kind]
+        return taken
 
 
 def _paired(integers: torch.Tensor) -> torch.Tensor:

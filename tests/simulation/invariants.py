@@ -4,9 +4,9 @@ After each turn of a data loop (or, if it has many transfers, after some): of ev
 has moved than there is credit for, and no more credit than bytes; nothing is sent before it is
 there, and nothing written where something has still to be read.
 
-An operation is settled once, and its tensor does not change any more. All ranks, those that die
-later among them, are told the same decision. What a clock says about the reference's is true within
-the uncertainty that it claims.
+An operation is settled once, and its tensor does not change any more, unless who owns it takes it
+for another operation. All ranks, those that die later among them, are told the same decision. What
+a clock says about the reference's is true within the uncertainty that it claims.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from latecomer.runtime.policy.agent import Decided
 from latecomer.runtime.policy.control_plane import ControlPlane
 from latecomer.runtime.policy.coordinator import Fault
 from latecomer.runtime.policy.messages import Decision
+from latecomer.runtime.samebits.blocks import Layout
+from latecomer.runtime.samebits.travelling import Spare, Travelling
 from latecomer.runtime.simulation.job import Job
 from latecomer.runtime.simulation.world import STEP_S
 from latecomer.runtime.work import AllReduceWork
@@ -59,6 +61,7 @@ class Watched:
         turn = EventLoop._turn
         settle = AllReduceWork.settle
         handle_event = ControlPlane.handle_event
+        take = Spare.take
 
         def watched_turn(loop: EventLoop) -> None:
             turn(loop)
@@ -73,7 +76,15 @@ class Watched:
                 watched._on_decision(plane, event)
             handle_event(plane, event)
 
+        def watched_take(
+            spare: Spare, layout: Layout, dtype: torch.dtype, device: torch.device
+        ) -> Travelling:
+            taken = take(spare, layout, dtype, device)
+            watched._before_reuse(taken.flat)
+            return taken
+
         with (
+            mock.patch.object(Spare, "take", watched_take),
             mock.patch.object(EventLoop, "_turn", watched_turn),
             mock.patch.object(AllReduceWork, "settle", watched_settle),
             mock.patch.object(ControlPlane, "handle_event", watched_event),
@@ -83,9 +94,22 @@ class Watched:
     def look_at_tensors(self) -> None:
         """At the end: what was settled is as it was then."""
         for rank, work, copy in self._settled:
-            if not torch.equal(work.tensor, copy):
-                how = "failed" if work.error is not None else "was done"
-                self._problem(rank, f"the tensor of operation {work.number} changed after it {how}")
+            self._look_at_tensor(rank, work, copy)
+
+    def _look_at_tensor(self, rank: int, work: AllReduceWork, copy: torch.Tensor) -> None:
+        if not torch.equal(work.tensor, copy):
+            how = "failed" if work.error is not None else "was done"
+            self._problem(rank, f"the tensor of operation {work.number} changed after it {how}")
+
+    def _before_reuse(self, tensor: torch.Tensor) -> None:
+        """A tensor is taken for another operation: look at it for the last time."""
+        of_others = []
+        for rank, work, copy in self._settled:
+            if work.tensor.data_ptr() == tensor.data_ptr():
+                self._look_at_tensor(rank, work, copy)
+            else:
+                of_others.append((rank, work, copy))
+        self._settled = of_others
 
     def _after_turn(self, loop: EventLoop) -> None:
         self.turns += 1
