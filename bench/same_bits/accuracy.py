@@ -1,0 +1,204 @@
+"""How far sums are off those in float64: the same bits, and plain DDP's.
+
+A transformer with 360,000 parameters guesses hidden words of the standard library's source, most of
+which are rare, in eight microbatches a step; twice the learning rate is 40 times as large, and the
+loss has a spike. Weights are kept in float32 (float64) and gradients computed in the format that is
+measured, as mixed precision has it. All gradients of a step are summed as one bucket, in three
+ways: with the same bits, as DDP does (each divided by eight and added in the format), and in
+float64. Training goes on with the first of these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from latecomer.runtime.samebits.repetition import RepetitionAlone
+from latecomer.runtime.samebits.summing import Contributions, SameBits, TensorExponents
+from latecomer.runtime.work import AllReduceWork
+
+CONTRIBUTIONS = 8
+EXAMPLES = 8  # of a microbatch
+WORDS = 32  # of an example
+VOCABULARY = 2000
+WIDTH = 64
+HIDDEN = 0.2
+LEARNING_RATE = 1e-3
+SPIKED_STEPS = (120, 121)
+SPIKED_RATE = 40 * LEARNING_RATE
+LOSS_SCALES = {"float16": 2.0**10}
+"""Without one most gradients would be too small for the format."""
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+class Transformer(nn.Module):
+    """Two layers between an embedding and a vocabulary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, nhead=4, dim_feedforward=4 * WIDTH, dropout=0.0, activation="gelu",
+            batch_first=True,
+        )  # fmt: skip
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.last = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """What each word may be."""
+        scores: torch.Tensor = self.last(self.layers(self.embedding(words)))
+        return scores
+
+
+def text() -> tuple[torch.Tensor, torch.Tensor]:
+    """Examples from the standard library with some words hidden, and without."""
+    files = sorted(Path(re.__file__).parents[1].glob("*.py"))[:80]
+    found = re.findall(r"\w+|\S", " ".join(file.read_text() for file in files))
+    common = Counter(found).most_common(VOCABULARY - 2)
+    numbers = {word: number for number, (word, _) in enumerate(common, start=1)}
+    other = VOCABULARY - 1
+    whole = torch.tensor([numbers.get(word, other) for word in found]).unfold(0, WORDS, 4)
+    is_shown = torch.rand(whole.shape, generator=torch.Generator().manual_seed(0)) > HIDDEN
+    return whole * is_shown, whole
+
+
+class Sums:
+    """Sums of all contributions in one process, with the same bits."""
+
+    def __init__(self, sizes: tuple[int, ...], dtype: torch.dtype) -> None:
+        self._sizes = sizes
+        self._sums = SameBits(CONTRIBUTIONS, torch.device("cpu"), RepetitionAlone(), None)
+        self._exponents = [TensorExponents(size, dtype, CONTRIBUTIONS) for size in sizes]
+
+    @property
+    def repeated(self) -> int:
+        """How many sums were done again."""
+        return self._sums.repeated
+
+    def average(self, contributions: list[torch.Tensor]) -> torch.Tensor:
+        """Of flat tensors."""
+        first, *others = contributions
+        by_tensor: dict[int, list[torch.Tensor]] = {
+            tensor: [] for tensor in range(len(self._sizes))
+        }
+        for other in others:
+            for tensor, part in enumerate(other.split(list(self._sizes))):
+                by_tensor[tensor].append(part)
+        given = Contributions(first.clone(), self._sizes, CONTRIBUTIONS, by_tensor)
+        work = self._sums.submit(given, self._exponents, _alone, average=True)
+        return work.wait()
+
+    def close(self) -> None:
+        """Release the thread."""
+        self._sums.close()
+
+
+def _alone(integers: torch.Tensor) -> AllReduceWork:
+    """The all-reduce of one rank."""
+    work = AllReduceWork(0, integers, average=False)
+    work.settle()
+    return work
+
+
+def measure(name: str, steps: int) -> dict[str, Any]:
+    """Train in one format; the errors of each step, relative to the average in float64."""
+    dtype: torch.dtype = getattr(torch, name)
+    scale = LOSS_SCALES.get(name, 1.0)
+    hidden, whole = text()
+    torch.manual_seed(0)
+    weights = Transformer().to(torch.float64 if dtype == torch.float64 else torch.float32)
+    model = Transformer().to(dtype)
+    optimizer = torch.optim.AdamW(weights.parameters(), LEARNING_RATE)
+    sums = Sums(tuple(each.numel() for each in weights.parameters()), dtype)
+    dice = torch.Generator().manual_seed(1)
+    row: dict[str, Any] = {"same": [], "plain": [], "same, of the largest": [], "loss": []}
+    row["plain, of the largest"] = []
+    for step in range(steps):
+        model.load_state_dict(weights.state_dict())
+        chosen = torch.randint(len(whole), (CONTRIBUTIONS, EXAMPLES), generator=dice)
+        gradients = []
+        losses = []
+        for rows in chosen:
+            loss, gradient = _gradient(model, hidden[rows], whole[rows], scale)
+            losses.append(loss)
+            gradients.append(gradient)
+
+        same = sums.average(gradients)
+        plain = torch.zeros_like(same)
+        for gradient in gradients:
+            plain += gradient / CONTRIBUTIONS
+        exact = _exact(gradients)
+        for way, result in (("same", same), ("plain", plain)):
+            off = result.double().numpy().astype(exact.dtype) - exact
+            row[way].append(float(np.linalg.norm(off) / np.linalg.norm(exact)))
+            row[f"{way}, of the largest"].append(float(np.abs(off).max() / np.abs(exact).max()))
+        row["loss"].append(sum(losses) / CONTRIBUTIONS)
+
+        rate = SPIKED_RATE if step in SPIKED_STEPS else LEARNING_RATE
+        optimizer.param_groups[0]["lr"] = rate
+        parameters = list(weights.parameters())
+        parts = (same / scale).split([each.numel() for each in parameters])
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.grad = part.view_as(parameter).to(parameter.dtype)
+        optimizer.step()
+    row["repeated"] = sums.repeated
+    sums.close()
+    return row
+
+
+def _gradient(
+    model: nn.Module, hidden: torch.Tensor, whole: torch.Tensor, scale: float
+) -> tuple[float, torch.Tensor]:
+    """The loss of one microbatch, and its gradient as one row."""
+    model.zero_grad()
+    scores = model(hidden)
+    wide = scores if scores.dtype == torch.float64 else scores.float()
+    loss = nn.functional.cross_entropy(wide.movedim(-1, 1), whole)
+    (loss * scale).backward()
+    gradients = [each.grad.flatten() for each in model.parameters() if each.grad is not None]
+    return loss.item(), torch.cat(gradients)
+
+
+def _exact(gradients: list[torch.Tensor]) -> np.ndarray:
+    """The average in float64; where that is what is measured, in what numpy has beyond it."""
+    wider = np.longdouble if gradients[0].dtype == torch.float64 else np.float64
+    rows = [gradient.double().numpy().astype(wider) for gradient in gradients]
+    average: np.ndarray = np.sum(rows, axis=0) / CONTRIBUTIONS
+    return average
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure, and print a Markdown table."""
+    torch.set_num_threads(1)
+    print("| gradients | bits | median | largest | of the largest value | sums done again |")
+    print("|:--|:--|--:|--:|--:|--:|", flush=True)
+    losses = []
+    for name in options.dtypes:
+        row = measure(name, options.steps)
+        for way, title in (("same", "`same`"), ("plain", "as DDP")):
+            again = f"{row['repeated']} of {options.steps}" if way == "same" else ""
+            largest = np.median(row[f"{way}, of the largest"])
+            print(
+                f"| {name} | {title} | {np.median(row[way]):.1e} | {max(row[way]):.1e} "
+                f"| {largest:.1e} | {again} |",
+                flush=True,
+            )
+        losses.append(
+            f"{name} {row['loss'][0]:.2f}, {max(row['loss'][2:]):.2f}, {row['loss'][-1]:.2f}"
+        )
+    print(f"\nlosses, first, at the spike, last: {'; '.join(losses)}")
+
+
+def add_to(parts: Any) -> None:
+    """Add this part to the command line."""
+    parser = parts.add_parser("accuracy", help="errors against float64, over a small training")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
+    parser.add_argument("--steps", type=int, default=200)
+    parser.set_defaults(run=run)
