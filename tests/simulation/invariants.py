@@ -25,7 +25,6 @@ from latecomer.runtime.policy.agent import Decided
 from latecomer.runtime.policy.control_plane import ControlPlane
 from latecomer.runtime.policy.coordinator import Fault
 from latecomer.runtime.policy.messages import Decision
-from latecomer.runtime.samebits.blocks import Layout
 from latecomer.runtime.samebits.travelling import Spare, Travelling
 from latecomer.runtime.simulation.job import Job
 from latecomer.runtime.simulation.world import STEP_S
@@ -76,10 +75,8 @@ class Watched:
                 watched._on_decision(plane, event)
             handle_event(plane, event)
 
-        def watched_take(
-            spare: Spare, layout: Layout, dtype: torch.dtype, device: torch.device
-        ) -> Travelling:
-            taken = take(spare, layout, dtype, device)
+        def watched_take(spare: Spare, *kind: Any) -> Travelling:
+            taken = take(spare, *kind)
             watched._before_reuse(taken.flat)
             return taken
 
