@@ -36,7 +36,10 @@ Launched = tuple[tuple[str, int], ...]
 
 
 def verdicts_of_reports(reports: Sequence[Report]) -> list[Verdict]:
-    """What the newest of a job's reports tells, and the oldest beside it; at least one."""
+    """What the newest of a job's reports tells, and the oldest beside it; at least one.
+
+    They are of different moments, the oldest first.
+    """
     return _Reading(reports[0] if len(reports) > 1 else None, reports[-1]).verdicts()
 
 
@@ -185,9 +188,11 @@ class _Reading:
         awaited = sorted(graph.successors(place), key=self._number)
         for communicator, member in self.members[place]:
             here = {_place(communicator, each): each for each in communicator.members.values()}
-            behind = [here[each] for each in awaited if each in here]
+            places_behind = [each for each in awaited if each in here]
+            behind = [here[each] for each in places_behind]
             if behind and member.launched is not None:
                 ranks = names(each.rank for each in behind)
+                ranks += self._elsewhere(communicator, places_behind)
                 counts = behind[0].launched or {}
                 more = {
                     kind: f"{kind} up to {count}, they up to {counts.get(kind, 0)}"
@@ -200,6 +205,13 @@ class _Reading:
                         f"{', '.join(more.values())}: it waits for {ranks}"
                     )
         return f"{self._called(place)} waits for {self._ranks(awaited)}"
+
+    def _elsewhere(self, communicator: Communicator, places: Sequence[Rank]) -> str:
+        """What these are called in the communicator whose numbers the verdict has, if another."""
+        largest = {self.members[place][0][0].name for place in places}
+        if largest == {communicator.name} or len(largest) > 1:
+            return ""
+        return f" ({self._ranks(places)} of communicator {largest.pop()})"
 
     def _went_on(self, places: set[Rank]) -> bool:
         """Whether one of them has launched something since the first report."""

@@ -39,7 +39,7 @@ class Sources:
 
     Attributes:
         records: by rank, what its Flight Recorder has kept.
-        reports: of NCCL's RAS, the oldest first.
+        reports: of NCCL's RAS, the oldest first, each of another moment.
         together: operations of which it is known when each rank came to them.
         notices: what to tell about the files.
     """
@@ -79,7 +79,7 @@ def read_sources(paths: Iterable[Path], processes: int = 1) -> Sources:
             continue
         start = beginning(path)
         if ras.is_report(start):
-            sources.reports.append(ras.parse(read_bytes(path), str(path)))
+            _take_report(ras.parse(read_bytes(path), str(path)), path, sources)
         elif is_inspected(start):
             inspected += read_inspected(path)
         else:
@@ -120,6 +120,18 @@ def _files(paths: Iterable[Path], notices: list[str]) -> Iterator[Path]:
         if skipped := [each.name for each in inside if each not in known]:
             notices.append(f"{path}: not read: {', '.join(skipped)}")
         yield from known
+
+
+def _take_report(report: ras.Report, path: Path, sources: Sources) -> None:
+    """Add a report, unless it was given before: a copy shows no second moment.
+
+    Two texts that agree may be of two moments, for they do not tell when they were taken. They
+    count as one, too: that nothing has moved between them is not known.
+    """
+    if report in sources.reports:
+        sources.notices.append(f"{path}: says the same as a report before it: one moment, not two")
+    else:
+        sources.reports.append(report)
 
 
 def _is_known(path: Path) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +17,8 @@ from latecomer.verify.errors import FormatError
 from tests.runtime.explain.ras_jobs import KINDS, RasJob
 
 SEEDS = st.integers(0, 10**6)
+DATA = Path(__file__).with_name("data")
+"""Reports in all that NCCL 2.28.9 writes, as it lays them out: made up, for no GPU ran them."""
 
 
 def job(seed, ranks=8):
@@ -133,9 +137,39 @@ def test_two_reports_tell_who_is_slow_from_who_stands():
     assert (absent.kind, absent.ranks) == ("absent", (5,))
     assert "the first report has the same counts" in absent.witness
 
-    healthy = ras.parse(job(seed=1)[0].run().as_json(), "healthy")
-    (hung,) = verdicts_of_reports([healthy, healthy])
+    healthy = job(seed=1)[0].run()
+    once = ras.parse(healthy.as_json(taken="2026-01-01 00:00:00"), "healthy")
+    again = ras.parse(healthy.as_json(taken="2026-01-01 00:01:00"), "healthy a minute later")
+    (hung,) = verdicts_of_reports([once, again])
     assert (hung.kind, hung.ranks) == ("hung", ())
+
+
+@pytest.mark.parametrize(
+    ("name", "is_json", "kind", "ranks"),
+    [
+        ("ras_through.json", True, "ok", ()),
+        ("ras_missing.json", False, "nodump", (1, 3)),
+        ("ras_behind.json", True, "absent", (3,)),
+    ],
+)
+def test_what_nccl_2_28_9_writes(name, is_json, kind, ranks):
+    """It leaves out a comma before the status of each rank that does not answer."""
+    data = (DATA / name).read_bytes()
+    refused = contextlib.nullcontext() if is_json else pytest.raises(json.JSONDecodeError)
+    with refused:
+        json.loads(data)
+    (verdict,) = verdicts_of_reports([ras.parse(data, name)])
+    assert (verdict.kind, verdict.ranks) == (kind, ranks)
+
+
+def test_a_rank_that_is_behind_is_told_by_its_numbers_in_both_communicators():
+    report = ras.parse((DATA / "ras_behind.json").read_bytes(), "report")
+    (verdict,) = verdicts_of_reports([report])
+    assert verdict.group == "1d2c3b4a59687705"
+    assert verdict.witness[0] == (
+        "communicator 1d2c3b4a59687703: rank 0 has launched AllReduce up to 12, they up to 5: "
+        "it waits for rank 1 (rank 3 of communicator 1d2c3b4a59687705)"
+    )
 
 
 def test_errors_of_a_rank_and_of_others():

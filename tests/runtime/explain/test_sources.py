@@ -109,3 +109,33 @@ def test_a_report_of_ras_tells_what_becomes_of_a_rank_without_a_dump(tmp_path):
     write(tmp_path, {"ras.json": report})
     (decided,) = findings(read_sources([tmp_path]), RANKS)
     assert (decided.kind, decided.ranks) == ("absent", (culprit,))
+
+
+@pytest.mark.parametrize("form", ["JSON", "text"])
+def test_a_report_that_is_given_twice_is_one_moment(form, tmp_path):
+    """Else a job of which there is one report would be one in which nothing moves."""
+    world = tuple(range(RANKS))
+    job = RasJob({"world": world}, dict.fromkeys(world, [("world", "AllReduce")] * 3)).run()
+    report = job.as_json() if form == "JSON" else job.as_text()
+    write(tmp_path, {"ras_1": report, "ras_2": report})
+    once = findings(read_sources([tmp_path / "ras_1"]))
+    assert [verdict.kind for verdict in once] == ["ok"]
+    for again in ("ras_1", "ras_2"):
+        sources = read_sources([tmp_path / "ras_1", tmp_path / again])
+        assert len(sources.reports) == 1
+        assert findings(sources) == once
+        assert sources.notices == [
+            f"{tmp_path / again}: says the same as a report before it: one moment, not two"
+        ]
+
+
+def test_the_same_a_minute_later_is_another_moment(tmp_path):
+    world = tuple(range(RANKS))
+    job = RasJob({"world": world}, dict.fromkeys(world, [("world", "AllReduce")] * 3)).run()
+    for number in (1, 2):
+        taken = f"2026-01-01 00:0{number}:00"
+        write(tmp_path, {f"ras_{number}": job.as_json(taken=taken)})
+    sources = read_sources([tmp_path])
+    assert len(sources.reports) == 2
+    assert not sources.notices
+    assert [verdict.kind for verdict in findings(sources)] == ["hung"]
