@@ -11,6 +11,7 @@ version; ``docs/reference/torch-versions.md`` says with which versions the tests
 | ``_world.pg_group_ranks``: :func:`ranks_of_groups` | there | there | there | not in Gloo's dumps |
 | ``register_pre_hook``: :func:`add_hooks` | no | no | yes | to watch what runs natively |
 | ``_dump_fr_trace_json``: :func:`flight_dump` | there | there | there | no public way |
+| the same: :func:`issued_so_far` | there | there | there | Gloo counts sends, too |
 | ``_WorkerServer``: :func:`worker_server` | there | there | there | no public way to it |
 | ``DDP._comm_hooks``: :func:`hooks_of` | there | there | there | a second one is refused in C++ |
 | ``Store.clone``: :func:`own_connection` | there | there | there | its stub lacks it |
@@ -33,11 +34,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from http.client import HTTPConnection
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -132,11 +134,33 @@ def flight_dump() -> tuple[bytes, str]:
     return private._dump_fr_trace_json(), ".json"
 
 
-def collectives_so_far(group: dist.ProcessGroup) -> int:
-    """How many the group has issued since it was made (Gloo counts sends and receives, too)."""
+class Issued(NamedTuple):
+    """What a group has issued since it was made."""
+
+    collectives: int
+    is_last_between_two: bool  # the last of all was a send or a receive
+
+
+def issued_so_far(group: dist.ProcessGroup) -> Issued:
+    """What a group has issued; not quick, unless that is nothing.
+
+    Gloo counts sends and receives, too. Its recorder, which is on unless a variable turns it off,
+    has the number of the last collective alone, and the one among all.
+    """
     private: Any = group
     count: int = private._get_sequence_number_for_group()
-    return count
+    if count == 0 or "nccl" in dist.get_backend(group):
+        return Issued(count, is_last_between_two=False)
+    recorder: Any = import_module("torch._C._distributed_c10d")
+    recorded = [
+        (int(entry["op_id"]), int(entry["collective_seq_id"]))
+        for entry in json.loads(recorder._dump_fr_trace_json()).get("entries", ())
+        if entry["process_group"][0] == group.group_name
+    ]
+    if not recorded:
+        return Issued(count, is_last_between_two=False)
+    last, collectives = max(recorded)
+    return Issued(collectives, is_last_between_two=last < count)
 
 
 def add_hooks(

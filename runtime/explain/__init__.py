@@ -3,6 +3,8 @@
 sources    the files that are given, and whose they are
 dumps      a file of a Flight Recorder, read without running anything in it
 records    what is kept of it
+watched    the files of a watch, as if they were dumps
+told       what ranks told there, and how the job stood at the end
 job        what all ranks recorded, by group and in order
 waits      who waits for whom, and what each of them has done
 diverged   where ranks did different things

@@ -28,7 +28,7 @@ SENTENCES = {
     "p2p": "send and receive past each other",
     "slow": "kept the others waiting, and went on",
     "hung": "and all others are in it, and none gets out: look at the network",
-    "nodump": "left nothing to read, and what decides would be in there",
+    "nodump": "left nothing of that moment, and what decides would be in there",
 }
 NOTHING = "ok: no rank holds up the others"
 

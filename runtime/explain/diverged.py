@@ -83,7 +83,9 @@ def _first(waits: Waits, group: Group, sequences: list[int]) -> Divergence | Non
             for rank in group.ranks
             if (rank, group, sequence) in waits.at
         }
-        did = {rank: _done(operations) for rank, operations in here.items()}
+        did = {
+            rank: _done(here[rank]) for rank in here if all(each.signature for each in here[rank])
+        }
         if len(set(did.values())) > 1:
             culprits = _culprits(waits, did, here)
             return Divergence(

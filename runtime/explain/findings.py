@@ -22,7 +22,9 @@ def findings(sources: Sources, world_size: int | None = None) -> list[Verdict]:
 
     Who is slow is told of a job in which nothing stands.
     """
-    found = verdicts(job_of(sources.records, world_size)) if sources.records else []
+    found = []
+    if sources.records:
+        found = verdicts(job_of(sources.records, world_size), stands=sources.stands)
     if sources.reports:
         reported = verdicts_of_reports(sources.reports)
         named = {rank for verdict in reported for rank in verdict.ranks}

@@ -43,6 +43,7 @@ class Operation(msgspec.Struct, frozen=True):
     is_done: bool
     created_ns: int
     where: str  # the line of the program, where that was recorded
+    is_end_told: bool = True  # else it is only taken to be done
 
     @property
     def needs_all(self) -> bool:
@@ -62,6 +63,9 @@ class Job:
         guessed: groups whose members no dump tells.
         enqueued: by rank and group, the last collective that its status tells.
         on_gloo: ranks that record neither sends nor receives, and an end after errors, too.
+        watched: ranks on Gloo that record all of that, and an end only if all went well.
+        cut: ranks whose last moment may be missing.
+        remarks: by rank, how what it recorded ends, for people.
     """
 
     world: set[int] = field(default_factory=set)
@@ -71,6 +75,9 @@ class Job:
     guessed: set[Group] = field(default_factory=set)
     enqueued: dict[tuple[int, Group], int] = field(default_factory=dict)
     on_gloo: set[int] = field(default_factory=set)
+    watched: set[int] = field(default_factory=set)
+    cut: set[int] = field(default_factory=set)
+    remarks: dict[int, str] = field(default_factory=dict)
 
     def called(self, group: Group) -> str:
         """A group for people: its name, and what the program calls it."""
@@ -95,6 +102,12 @@ def job_of(records: Mapping[int, Record], world_size: int | None = None) -> Job:
             job.descriptions[groups[name]] = description
         if record.is_on_gloo:
             job.on_gloo.add(rank)
+        if record.is_watched:
+            job.watched.add(rank)
+        if record.is_cut:
+            job.cut.add(rank)
+        if record.remark:
+            job.remarks[rank] = record.remark
         operations = [_operation(rank, groups[noted.group], noted) for noted in record.noted]
         job.operations[rank] = operations
         job.is_whole[rank] = bool(operations) and operations[0].record == 0
@@ -166,4 +179,5 @@ def _operation(rank: int, group: Group, noted: Noted) -> Operation:
         is_done=noted.is_done,
         created_ns=noted.created_ns,
         where=noted.where,
+        is_end_told=noted.is_end_told,
     )

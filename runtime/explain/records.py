@@ -31,6 +31,7 @@ class Noted(NamedTuple):
     is_done: bool
     created_ns: int
     where: str  # the line of the program, where its stack was recorded
+    is_end_told: bool = True  # else it is only taken to be done: nothing tells of such ends
 
 
 @dataclass
@@ -43,6 +44,10 @@ class Record:
         noted: the operations, but for those that torch's hook repeats.
         is_on_gloo: whether Gloo's recorder wrote it, which tells of no send, and of an end after
             an error, too.
+        is_watched: whether a watch of Gloo's groups wrote it, which tells of all that.
+        is_cut: whether it ends before those of others, and not as a watch that is over: what its
+            rank did in its last moment may be missing.
+        remark: how it ends, for people.
         enqueued: by group's name, the last collective that the status tells; not of groups whose
             status counts sends, too.
     """
@@ -51,6 +56,9 @@ class Record:
     groups: dict[tuple[str, str], int] = field(default_factory=dict)
     noted: list[Noted] = field(default_factory=list)
     is_on_gloo: bool = False
+    is_watched: bool = False
+    is_cut: bool = False
+    remark: str = ""
     enqueued: dict[str, int] = field(default_factory=dict)
 
 

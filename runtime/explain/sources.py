@@ -38,13 +38,15 @@ class Sources:
     """What there is of a job.
 
     Attributes:
-        records: by rank, what its Flight Recorder has kept.
+        records: by rank, what its Flight Recorder has kept, or a watch.
+        stands: whether they are of a job that stands still.
         reports: of NCCL's RAS, the oldest first, each of another moment.
         together: operations of which it is known when each rank came to them.
         notices: what to tell about the files.
     """
 
     records: dict[int, Record] = field(default_factory=dict)
+    stands: bool = False
     reports: list[ras.Report] = field(default_factory=list)
     together: list[Together] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -65,12 +67,14 @@ def read_sources(paths: Iterable[Path], processes: int = 1) -> Sources:
     dumps: list[Path] = []
     inspected: list[Completed] = []
     watched: dict[int, Record] = {}
+    watched_stands = False
     has_watch = False
     for path in _files(paths, sources.notices):
         if path.is_dir():
             has_watch = True
             watch = read_watched(path)
             watched |= watch.records
+            watched_stands |= watch.stands
             sources.together += watch.together
             sources.notices += watch.notices
             if watch.needs_dumps:  # those of an earlier trouble tell nothing of this one
@@ -89,6 +93,7 @@ def read_sources(paths: Iterable[Path], processes: int = 1) -> Sources:
     by_rank = _by_rank(dumps, sources.notices)
     records = _read_records(list(by_rank.values()), processes)
     sources.records = dict(zip(by_rank, records, strict=True)) or watched
+    sources.stands = bool(records) or watched_stands
     if not (sources.records or sources.reports or inspected or has_watch):
         raise ArgumentError("FILE", "none", "must be what the ranks of a job have left")
     return sources

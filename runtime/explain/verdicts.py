@@ -57,9 +57,12 @@ class Verdict(msgspec.Struct, frozen=True):
     witness: tuple[str, ...] = ()
 
 
-def verdicts(job: Job) -> list[Verdict]:
-    """All that hold it up; what came first comes first."""
-    return _Reasons(job).verdicts()
+def verdicts(job: Job, *, stands: bool = True) -> list[Verdict]:
+    """All that hold it up; what came first comes first.
+
+    Of a job that is not known to stand it is told where ranks did different things, no more.
+    """
+    return _Reasons(job).verdicts(stands=stands)
 
 
 class _Reasons:
@@ -71,9 +74,11 @@ class _Reasons:
         for rank, awaited in self.waits.edges.items():
             self.graph.add_edges_from((rank, other) for other in awaited)
 
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self, *, stands: bool) -> list[Verdict]:
         diverged = divergences(self.waits)
         found = [self._mismatch(divergence) for divergence in diverged]
+        if not stands:
+            return found or [Verdict("ok", ())]
         places = {(divergence.group, divergence.sequence) for divergence in diverged}
         blamed = {rank for divergence in diverged for rank in divergence.culprits}
 
@@ -84,9 +89,11 @@ class _Reasons:
         for circle in circles:
             if not blamed & circle:
                 found.append(self._circle(circle))
-        if not found and self.job.without_dump:
-            said = "nothing is open in the dumps that there are"
-            found.append(Verdict("nodump", tuple(sorted(self.job.without_dump)), witness=(said,)))
+        silent = self.job.without_dump | self.job.cut
+        if not found and silent:
+            said = "nothing is open in what the others have left"
+            lines = (said, *(self._what_it_did(rank) for rank in sorted(silent)[:MOST_SHOWN]))
+            found.append(Verdict("nodump", tuple(sorted(silent)), witness=lines))
         return found or [Verdict("ok", ())]
 
     def _ends_and_circles(self) -> tuple[dict[Kind, set[int]], list[set[int]]]:
@@ -105,14 +112,15 @@ class _Reasons:
         return ends, circles
 
     def _kind_of_end(self, rank: int) -> Kind:
-        if rank not in self.job.operations:
+        if rank not in self.job.operations or rank in self.job.cut:
             return "nodump"
         wait = self.waits.of.get(rank)
         if wait is None:
             return "absent"
         if wait.through and wait.operation.needs_all:
             # On Gloo all end together: this dump is older than the others'.
-            return "absent" if rank in self.job.on_gloo else "stuck"
+            is_on_gloo = rank in self.job.on_gloo | self.job.watched
+            return "absent" if is_on_gloo else "stuck"
         return "hung"
 
     def _places(self, ranks: Iterable[int]) -> set[tuple[Group, int]]:
@@ -211,6 +219,8 @@ class _Reasons:
             evidence = "of which there is no dump"
         elif wait.operation.peer is not None:
             evidence = "which is not at the other end of it"
+        elif awaited & self.job.cut:
+            evidence = "of which it is not known whether it has entered it"
         elif not awaited <= wait.missing:
             evidence = f"which {has} enqueued it behind another operation"
         return (
@@ -219,6 +229,10 @@ class _Reasons:
         )
 
     def _what_it_did(self, rank: int) -> str:
+        remark = self.job.remarks.get(rank, "")
+        return self._where_it_stands(rank) + (f"; {remark}" if remark else "")
+
+    def _where_it_stands(self, rank: int) -> str:
         if rank not in self.job.operations:
             return f"rank {rank}: there is no dump of it"
         wait = self.waits.of.get(rank)

@@ -21,6 +21,7 @@ from latecomer.runtime.explain.job import NEAR, Group, Job, Operation
 State = Literal["absent", "open", "done", "unknown", "no dump"]
 """Of a rank in an operation: it has not entered it, is in it, is through, ..."""
 NOT_THERE: tuple[State, ...] = ("absent", "unknown", "no dump")
+BEFORE_ALL = -1  # the number that comes before a group's first: dumps count from 1, watches from 0
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,15 @@ class Waits:
         self.at: dict[tuple[int, Group, int], list[Operation]] = defaultdict(list)
         self._last: dict[tuple[int, Group], int] = {}
         self._failed: set[tuple[int, int]] = set()  # by rank and record: ended, and not completed
+        self._came: dict[tuple[Group, int], bool] = {}  # whether all members have entered it
         for rank, operations in job.operations.items():
             self.collectives[rank] = [each for each in operations if each.peer is None]
             for operation in self.collectives[rank]:
                 self._note(operation)
         self._heed_statuses()
+        self._heed_ends()
         self._find_failed()
+        self._find_untold()
 
         self._open = {rank: self._oldest_open(rank) for rank in job.operations}
         self.of: dict[int, Wait] = {}
@@ -73,11 +77,11 @@ class Waits:
         here = self.at.get((rank, group, sequence))
         if here:
             return "open" if any(self.is_open(each) for each in here) else "done"
-        nothing_yet = 0 if self.job.is_whole[rank] else None
+        nothing_yet = BEFORE_ALL if self.job.is_whole[rank] else None
         last = self._last.get((rank, group), nothing_yet)
-        if last is None:
-            return "unknown"
-        return "absent" if sequence > last else "done"
+        if last is not None and sequence <= last:
+            return "done"
+        return "unknown" if last is None or rank in self.job.cut else "absent"
 
     def is_open(self, operation: Operation) -> bool:
         """Whether its rank is still in it, or has left it without a result."""
@@ -98,21 +102,55 @@ class Waits:
             if others and abs(max(others) - last) < NEAR:
                 self._last.setdefault((rank, group), last)
 
+    def _heed_ends(self) -> None:
+        """Where one has completed what needs all, all have entered it, also who has not told so."""
+        completed: dict[Group, int] = {}
+        for rank in self.job.watched:
+            for operation in self.collectives[rank]:
+                if operation.is_done and operation.is_end_told and operation.needs_all:
+                    last = completed.get(operation.group, operation.sequence)
+                    completed[operation.group] = max(last, operation.sequence)
+        for group, sequence in completed.items():
+            for member in group.ranks:
+                last = self._last.get((member, group), sequence)
+                self._last[member, group] = max(last, sequence)
+
     def _find_failed(self) -> None:
         """On Gloo what has failed has ended, too: nothing that needs all ends before all came."""
-        have_all_come: dict[tuple[Group, int], bool] = {}
         for rank in self.job.on_gloo:
             for operation in self.collectives[rank]:
-                if not operation.is_done or not operation.needs_all:
-                    continue
-                place = (operation.group, operation.sequence)
-                if place not in have_all_come:
-                    have_all_come[place] = self._have_all_come(*place)
-                if not have_all_come[place]:
+                if operation.is_done and operation.needs_all and not self._have_all_come(operation):
                     self._failed.add((rank, operation.record))
 
-    def _have_all_come(self, group: Group, sequence: int) -> bool:
-        return all(self.state(member, group, sequence) != "absent" for member in group.ranks)
+    def _find_untold(self) -> None:
+        """What nothing tells the end of has none before all have come.
+
+        Where that is not known of all, a rank that has entered something since is through.
+        """
+        for rank, operations in self.job.operations.items():
+            for operation in self.collectives[rank]:
+                if operation.is_end_told:
+                    continue
+                is_last = operation is operations[-1]
+                may_be_in_it = is_last and not self._is_known_of_all(operation)
+                if may_be_in_it or not self._have_all_come(operation):
+                    self._failed.add((rank, operation.record))
+
+    def _have_all_come(self, operation: Operation) -> bool:
+        group = operation.group
+        place = (group, operation.sequence)
+        if place not in self._came:
+            states = (self.state(member, *place) for member in group.ranks)
+            self._came[place] = "absent" not in states
+        return self._came[place]
+
+    def _is_known_of_all(self, operation: Operation) -> bool:
+        """Whether it is known of all members that they have entered it, or have not."""
+        states = (
+            self.state(member, operation.group, operation.sequence)
+            for member in operation.group.ranks
+        )
+        return not {"unknown", "no dump"} & set(states)
 
     def _oldest_open(self, rank: int) -> Operation | None:
         return next((each for each in self.job.operations[rank] if self.is_open(each)), None)

@@ -13,6 +13,11 @@ from latecomer.runtime.telemetry.origin import Origin
 
 NATIVE = "native"
 BETWEEN_TWO = ("send", "recv")
+UNSEEN = "unseen"
+"""The kind of what a rank has entered in a new group before that was watched."""
+NOT_COUNTED = -1  # the number of such a thing, if it was a send or a receive
+UNSEEN_ENDS = ("reduce_scatter", UNSEEN)
+"""What a rank enters on a CPU, and torch never tells of its end (the work stays undone)."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -91,12 +96,12 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     group: str  # its name
     number: int  # in the group since the watch began; sends and receives are counted apart
-    kind: str
+    kind: str  # or UNSEEN
     peer: int = -1  # of a send or a receive: the other rank, in the job; of a receive: or anybody
     arrived_s: float  # when the rank entered it
     uncertainty_s: float  # of the rank's clock against the reference's
     bytes: int
-    signature: tuple[str | int, ...]  # the same on all ranks, if they did the same
+    signature: tuple[str | int, ...]  # the same on all ranks, if they did the same; or not known
     failed: bool = False
 
     @property

@@ -43,6 +43,22 @@ def test_the_store_of_a_group(rank, size, store):
     assert not default_store.check([f"new group {peer}"])
 
 
+@on_ranks(RANKS)
+def test_collectives_of_a_group_are_counted_without_sends(rank, size, store):
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    group = dist.new_group([0, 1])
+    assert torch_versions.issued_so_far(group) == (0, False)
+    between_two = dist.send if rank == 0 else dist.recv
+    between_two(torch.ones(1), 1 - rank, group=group)
+    dist.all_reduce(torch.ones(1), group=group)
+    dist.barrier()
+    assert torch_versions.issued_so_far(group) == (1, False)
+    between_two(torch.ones(1), 1 - rank, group=group)
+    assert torch_versions.issued_so_far(group) == (1, True)
+    assert torch_versions.issued_so_far(dist.group.WORLD) == (1, False)
+    dist.destroy_process_group()
+
+
 class _Scaled(nn.Module):
     """A stage with an input that is given by keyword, and has a gradient."""
 

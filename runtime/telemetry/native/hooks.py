@@ -8,11 +8,13 @@
 torch calls hooks since 2.14, on the thread that enters the operation, before and after it is
 issued. Whether an operation of CPU tensors has ended is asked when the next one is entered, and
 twice a second: a call by Gloo's thread at the very moment would cost ten times as much as all else.
-So when it ended is not known. What runs on a GPU is only enqueued, and its end is not seen here.
+So when it ended is not known. What runs on a GPU is only enqueued, and its end is not seen here;
+neither is that of a reduce-scatter, whose work never says that it is done, also on a CPU.
 
 All members of a group number its collectives alike. Those of a group that is there when the watch
 begins count from then on. A later group is seen with the next operation in one that is watched, or
-half a second later; it has been counting by itself since it was made.
+half a second later; it has been counting by itself since it was made. So a rank that has entered
+nothing since may be in its last: ``unseen``.
 """
 
 from __future__ import annotations
@@ -25,13 +27,19 @@ import torch
 import torch.distributed as dist
 
 from latecomer.runtime.host import host
-from latecomer.runtime.telemetry.records import BETWEEN_TWO, Members
+from latecomer.runtime.telemetry.records import (
+    BETWEEN_TWO,
+    NOT_COUNTED,
+    UNSEEN,
+    UNSEEN_ENDS,
+    Members,
+)
 from latecomer.runtime.torch_versions import (
     add_hooks,
-    collectives_so_far,
     groups_of_rank,
     groups_so_far,
     hook_names,
+    issued_so_far,
     remove_hooks,
 )
 
@@ -92,7 +100,9 @@ class Entry(NamedTuple):
 
     @property
     def signature(self) -> tuple[str | int, ...]:
-        """The same on all ranks, if they do the same."""
+        """The same on all ranks, if they do the same; empty if that is not known."""
+        if self.kind == UNSEEN:
+            return ()
         signature: tuple[str | int, ...] = (self.kind,)
         if self.dtype is not None and self.kind not in ONE_HAS_ALL:
             signature += (str(self.dtype).removeprefix("torch."),)
@@ -103,6 +113,8 @@ class Entry(NamedTuple):
         return signature
 
 
+Issuing = dict[tuple[str, int], tuple[Entry, int]]
+"""What is about to be issued, by its group and torch's number in it; with the thread."""
 Entered = Callable[[Entry], None]
 Ended = Callable[[Entry, bool], None]
 """Told that an operation has ended by now, and whether it has failed."""
@@ -113,8 +125,10 @@ class GroupHooks:
 
     def __init__(self, entered: Entered, ended: Ended) -> None:
         self.groups: dict[str, Members] = {}
+        self.unseen: Entry | None = None
         self._entered = entered
         self._ended = ended
+        self._issuing: Issuing = {}
         self._unended: deque[tuple[Entry, Any]] = deque()  # with their work
         self._looking = host.Lock()
         self._asking = host.Lock()  # held by who takes something out of _unended
@@ -139,20 +153,34 @@ class GroupHooks:
 
     def look(self) -> None:
         """Attach to new groups, and see which operations have ended."""
-        self._look_for_groups()
+        late = self._look_for_groups()
+        self.unseen = late or self.unseen
         with self._asking:
             self._ask_all()
 
-    def _look_for_groups(self) -> None:
-        """Attach to those that have been made since."""
+    def _look_for_groups(self) -> Entry | None:
+        """Attach to those that have been made since, and tell what this rank has entered there."""
+        unseen = None
         with self._looking:
             self._groups_seen = groups_so_far()
             for group, ranks in groups_of_rank():
-                if group.group_name not in self.groups:
-                    self._attach(group, ranks, collectives_so_far(group))
+                if group.group_name in self.groups:
+                    continue
+                issued = issued_so_far(group)
+                members = self._attach(group, ranks, first=issued.collectives)
+                if issued.is_last_between_two:
+                    unseen = _unseen(members, NOT_COUNTED)
+                elif issued.collectives > 0:
+                    unseen = _unseen(members, issued.collectives - 1)
+        return unseen
 
-    def _before_any(self, entry: Entry) -> None:
+    def _begin_to_issue(self, entry: Entry, key: tuple[str, int]) -> None:
         """An operation is about to be issued."""
+        thread = host.thread_number()
+        if self._issuing:
+            self._give_up(thread)
+        self._issuing[key] = entry, thread
+        self.unseen = None
         if groups_so_far() != self._groups_seen:
             self._look_for_groups()
         if self._asking.acquire(blocking=False):  # else somebody does so just now
@@ -162,7 +190,7 @@ class GroupHooks:
                 self._asking.release()
         self._entered(entry)
 
-    def _attach(self, group: dist.ProcessGroup, ranks: list[int], first: int) -> None:
+    def _attach(self, group: dist.ProcessGroup, ranks: list[int], first: int) -> Members:
         members = Members(
             name=group.group_name,
             ranks=tuple(ranks),
@@ -170,13 +198,15 @@ class GroupHooks:
             backend=dist.get_backend(group),
         )
         # It holds no reference to the group, which would keep Gloo's threads beyond its end.
-        told = _Told(members, first, self._before_any, self._issued, self._not_issued)
+        told = _Told(members, first, self._begin_to_issue, self._issued)
         add_hooks(group, HOOK, told.before, told.after)
         self.groups[members.name] = members
+        return members
 
-    def _issued(self, entry: Entry, work: Any) -> None:
+    def _issued(self, key: tuple[str, int], work: Any) -> None:
         """It is on its way; its work is kept until it has ended, and its tensors with it."""
-        if not entry.is_seen_to_end:
+        entry, _ = self._issuing.pop(key, (None, 0))
+        if entry is None or work is None or not entry.is_seen_to_end:
             return
         if len(self._unended) >= MOST_ASKED:
             self._forget_oldest()
@@ -189,9 +219,12 @@ class GroupHooks:
                 oldest, _ = self._unended.popleft()
                 self._ended(oldest, False)
 
-    def _not_issued(self, entry: Entry) -> None:
-        """Torch has refused it after all, with an exception."""
-        self._ended(entry, True)
+    def _give_up(self, thread: int) -> None:
+        """What this thread was about to issue in any group, and did not: torch has refused it."""
+        for key, (entry, its_thread) in list(self._issuing.items()):
+            if its_thread == thread:
+                del self._issuing[key]
+                self._ended(entry, True)
 
     def _ask_oldest(self) -> None:
         """See whether those that were issued first have ended, up to one that has not."""
@@ -213,6 +246,21 @@ class GroupHooks:
                 self._unended.append((entry, work))
 
 
+def _unseen(group: Members, number: int) -> Entry:
+    """What this rank has entered in a group before that was watched."""
+    return Entry(
+        group=group,
+        number=number,
+        kind=UNSEEN,
+        root=-1,
+        entered_s=host.monotonic(),
+        dtype=None,
+        elements_in=0,
+        elements_out=0,
+        is_seen_to_end=False,
+    )
+
+
 def _ignore(entry: Entry, failed: bool) -> None:
     """The watch is over."""
 
@@ -224,18 +272,15 @@ class _Told:
         self,
         group: Members,
         first: int,
-        entered: Entered,
-        issued: Callable[[Entry, Any], None],
-        not_issued: Callable[[Entry], None],
+        issuing: Callable[[Entry, tuple[str, int]], None],
+        issued: Callable[[tuple[str, int], Any], None],
     ) -> None:
         self._group = group
         self._is_on_cpu = "nccl" not in group.backend  # of operations without a tensor
-        self._entered = entered
+        self._issuing = issuing
         self._issued = issued
-        self._not_issued = not_issued
         self._next = first
         self._next_between: dict[tuple[str, int], int] = {}
-        self._by_id: dict[int, tuple[Entry, int]] = {}  # with the thread, until it is issued
 
     def before(self, arguments: Any) -> None:
         """An operation is about to be issued."""
@@ -244,27 +289,11 @@ class _Told:
         if kind is None:
             return
         entry = self._entry(kind, arguments, entered_s)
-        thread = host.thread_number()
-        if self._by_id:
-            self._give_up(thread)
-        self._by_id[arguments.op_id] = entry, thread
-        self._entered(entry)
+        self._issuing(entry, (self._group.name, arguments.op_id))
 
     def after(self, arguments: Any) -> None:
         """It has been."""
-        waiting = self._by_id.pop(arguments.op_id, None)
-        if waiting is None:
-            return
-        entry, _ = waiting
-        if arguments.work is not None:
-            self._issued(entry, arguments.work)
-
-    def _give_up(self, thread: int) -> None:
-        """What this thread was about to issue, and did not: it does something else now."""
-        for number, (entry, its_thread) in list(self._by_id.items()):
-            if its_thread == thread:
-                del self._by_id[number]
-                self._not_issued(entry)
+        self._issued((self._group.name, arguments.op_id), arguments.work)
 
     def _entry(self, kind: str, arguments: Any, entered_s: float) -> Entry:
         """As little as can be: this is a few microseconds of each operation."""
@@ -294,5 +323,5 @@ class _Told:
             one.dtype,
             elements_in,
             elements_out,
-            one.device.type == "cpu",
+            one.device.type == "cpu" and kind not in UNSEEN_ENDS,
         )

@@ -120,8 +120,11 @@ class NativeRecorder(OperationRecorder):
         return feed.take(), []
 
     def open_collectives(self) -> tuple[Collective, ...]:
-        """The oldest of those in which this rank is now."""
+        """The oldest of those in which this rank is now, and what it may be in unseen."""
         oldest = sorted(self._all_open(), key=lambda entry: entry.entered_s)[:OPEN_SHOWN]
+        unseen = self._hooks.unseen
+        if unseen is not None:
+            oldest.append(unseen)
         return tuple(self._collective(entry) for entry in oldest)
 
     def groups(self) -> tuple[Members, ...]:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 import latecomer
+from latecomer.runtime.explain import told
 from latecomer.runtime.explain.findings import findings
 from latecomer.runtime.explain.sources import read_sources
 from latecomer.runtime.telemetry.files import DUMPS
@@ -163,6 +164,94 @@ def test_what_torch_refuses_and_what_is_never_waited_for_stay_open_no_longer(ran
     assert [each.kind for each in refused] == ["all_gather"]
     sends = [each for each in watched.ranks[rank].collectives if each.is_between_two]
     assert len(sends) == 1100
+    dist.destroy_process_group()
+
+
+@needs_hooks
+@on_ranks(2)
+def test_what_torch_refuses_is_over_when_its_thread_enters_anything_in_any_group(rank, size, store):
+    default_group("gloo", rank, size, store)
+    other = dist.new_group([0, 1])
+    with latecomer.watch() as watched:
+        with pytest.raises(RuntimeError):
+            dist.all_gather_into_tensor(torch.ones(3), torch.ones(2), group=other)
+        recorder = watched._recorder
+        assert [each.kind for each in recorder.open_collectives()] == ["all_gather"]
+        dist.barrier()
+        recorder._hooks.look()
+        assert recorder.open_collectives() == ()
+    assert [each.kind for each in watched.ranks[rank].collectives if each.failed] == ["all_gather"]
+    dist.destroy_process_group()
+
+
+@needs_hooks
+@on_ranks(2)
+def test_a_reduce_scatter_whose_end_is_never_told_is_neither_open_nor_kept(rank, size, store):
+    default_group("gloo", rank, size, store)
+    with latecomer.watch() as watched:
+        for _ in range(3):
+            dist.reduce_scatter(torch.empty(2), [torch.ones(2), torch.ones(2)])
+        recorder = watched._recorder
+        assert recorder.open_collectives() == ()
+        assert not recorder._hooks._unended  # which would hold its tensors
+    own = watched.ranks[rank].collectives
+    assert [(each.kind, each.number) for each in own] == [("reduce_scatter", n) for n in range(3)]
+    (row,) = watched.summary().collectives
+    assert (row.kind, row.times) == ("reduce_scatter", 3)
+    dist.destroy_process_group()
+
+
+@needs_hooks
+@on_ranks(3)
+def test_what_is_entered_first_in_a_new_group_may_be_unseen(rank, size, store):
+    """Rank 2 does not enter it; the others know of it by the group's count, until they go on."""
+    default_group("gloo", rank, size, store)
+    with latecomer.watch() as watched:
+        dist.barrier()
+        recorder = watched._recorder
+        recorder._periodic.close()  # which might see the group at once; here it is asked to look
+        new = dist.new_group([0, 1, 2])
+        if rank < 2:
+            work = new.allreduce([torch.ones(2)])
+            recorder._hooks.look()
+            (unseen,) = recorder.open_collectives()
+            assert (unseen.group, unseen.number, unseen.kind) == (new.group_name, 0, "unseen")
+        together(store, rank, size, "is seen")
+        if rank == 2:
+            work = new.allreduce([torch.ones(2)])
+        work.wait()
+        dist.barrier()
+        recorder._hooks.look()
+        assert recorder.open_collectives() == ()
+    kinds = [each.kind for each in watched.ranks[rank].collectives]
+    assert "unseen" not in kinds
+    assert kinds.count("barrier") == 2
+    dist.destroy_process_group()
+
+
+@needs_hooks
+@on_ranks(3, timeout_s=60)
+def test_who_does_not_enter_a_reduce_scatter_is_named_from_the_files(rank, size, store, tmp_path):
+    told.STANDS_S = 2.0  # of this process, which ends with the test
+    directory = tmp_path / "watched"
+    default_group("gloo", rank, size, store)
+    with latecomer.watch(directory=directory):
+        dist.reduce_scatter(torch.empty(2), [torch.ones(2)] * size)
+        together(store, rank, size, "all have entered the first")
+        if rank != 1:
+            work = dist.reduce_scatter(torch.empty(2), [torch.ones(2)] * size, async_op=True)
+        if rank == 0:
+            until_s = time.monotonic() + 30
+            found = []
+            while not any(each.ranks for each in found) and time.monotonic() < until_s:
+                time.sleep(0.2)
+                if len(list(directory.glob("rank*.jsonl"))) == size:
+                    found = findings(read_sources([directory]))
+            assert [(each.kind, each.ranks) for each in found] == [("absent", (1,))]
+        together(store, rank, size, "is named")
+        if rank == 1:
+            work = dist.reduce_scatter(torch.empty(2), [torch.ones(2)] * size, async_op=True)
+        work.wait()
     dist.destroy_process_group()
 
 
