@@ -4,6 +4,8 @@
         train()
     print(w.summary())
 
+or from one line on, until the program ends: ``latecomer.watch(directory="watched").start()``.
+
 All ranks enter and leave the block. At its end they send each other, through the store, what they
 remember of the operations meanwhile; nothing is sent for it before, but for pings that align the
 clocks. Every rank gets the whole.
@@ -21,6 +23,9 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import sys
+import traceback
+import weakref
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +34,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from latecomer.runtime.at_exit import close_at_exit, has_closed
 from latecomer.runtime.telemetry import export
 from latecomer.runtime.telemetry.files import Line, encode
 from latecomer.runtime.telemetry.live import Journal, Periodic
@@ -51,6 +57,10 @@ NOTHING = (
     "not seen (attach with mode=...), and a process group is there from its first all-reduce on "
     "(or name it: watch(dist.group.WORLD.reducer)); torch's own groups are watched after "
     "init_process_group(), with torch 2.14 and later: this is torch {torch}"
+)
+UNUSED = (
+    "watch: what was made in %s has watched nothing: it begins with a block, "
+    "`with latecomer.watch(...) as watched:`, or without one by latecomer.watch(...).start()"
 )
 DIRECTORY = "LATECOMER_WATCH"
 FILE_BYTES = 16 * 2**20
@@ -77,7 +87,11 @@ class Outlets:
 
 
 class Watch:
-    """A stretch of a job under watch; ``ranks`` is what each remembers, after the block."""
+    """A stretch of a job under watch; ``ranks`` is what each remembers, after the block.
+
+    The log warns if it is let go, or the program ends, before it has begun: ``made_in`` says
+    where to look.
+    """
 
     def __init__(
         self,
@@ -85,20 +99,27 @@ class Watch:
         rounds: range,
         wait_s: float,
         outlets: Outlets = Outlets(),
+        made_in: str = "",
     ) -> None:
         self.ranks: tuple[Rank, ...] = ()
         self._recorder = of
         self._rounds = rounds
         self._wait_s = wait_s
         self._outlets = outlets
+        self._has_begun = False
         self._is_over = False
         self._is_native = False  # whether it watches torch's own groups
         self._origin: Origin | None = None
         self._journal: Journal | None = None
         self._running: list[Periodic] = []
         self._stop_serving: Callable[[], None] | None = None
+        self._until_exit: _UntilExit | None = None
+        self._reminder = weakref.finalize(self, logger.warning, UNUSED, made_in)
 
     def __enter__(self) -> Watch:
+        if self._has_begun:
+            raise ArgumentError("watch", "begun before", "begins once", "Make another one")
+        self._note_begin()
         self._number = next(_watches)
         self._recorder = self._recorder or _only_one() or self._native()
         if self._recorder is None:
@@ -114,10 +135,7 @@ class Watch:
             self._is_over = error is None
             return
 
-        remembered = msgspec.structs.replace(recorder.end(), origin=self._origin)
-        self._end_telling(error)
-        if self._is_native:
-            recorder.close()
+        remembered = self._end(recorder, error)
         if error is not None:
             return  # the others may not come: no waiting for them
 
@@ -131,6 +149,25 @@ class Watch:
         received[group.rank] = own_text
         self.ranks = tuple(RANK.decode(text) for text in received.values())
         self._is_over = True
+
+    def start(self) -> Watch:
+        """Watch without a block, until :meth:`stop` or else the end of the program. Collective.
+
+        At the end of the program nothing is sent to other ranks, so that it may end at any time:
+        files and Prometheus have all that this rank has seen, and there is no summary.
+        """
+        self.__enter__()
+        self._until_exit = _UntilExit(self._end_by_exit)
+        close_at_exit(self._until_exit)
+        return self
+
+    def stop(self) -> None:
+        """End what :meth:`start` has begun, as the end of a block does. Collective."""
+        if self._until_exit is None:
+            raise ArgumentError("watch", "not started", "has to be, by start(), before stop()")
+        has_closed(self._until_exit)
+        self._until_exit = None
+        self.__exit__(None, None, None)
 
     def step(self) -> None:
         """Say that a step has all its operations, for ``on_step``; any rank may, rank 0 counts.
@@ -160,9 +197,26 @@ class Watch:
 
         Nothing is sent to other ranks at its end, so it may end at any time.
         """
+        self._note_begin()
         self._recorder = recorder
         self._begin(recorder, "watch/by environment/name")
         recorder.end_of_watch_by_environment = lambda: self._end_telling(None)
+
+    def _end_by_exit(self) -> None:
+        if self._recorder is not None:
+            self._end(self._recorder, getattr(sys, "last_value", None))
+
+    def _note_begin(self) -> None:
+        self._has_begun = True
+        self._reminder.detach()
+
+    def _end(self, recorder: OperationRecorder, error: BaseException | None) -> Rank:
+        """End what tells of it; what this rank remembers."""
+        remembered = msgspec.structs.replace(recorder.end(), origin=self._origin)
+        self._end_telling(error)
+        if self._is_native:
+            recorder.close()
+        return remembered
 
     def _native(self) -> OperationRecorder | None:
         """What watches torch's own groups, if that can be.
@@ -237,6 +291,17 @@ class Watch:
             self._stop_serving()
 
 
+class _UntilExit:
+    """Ends a watch that has no block when the program ends."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end = end
+
+    def close(self, *, at_once: bool = False) -> None:
+        """End it."""
+        self._end()
+
+
 def watch_by_environment(recorder: OperationRecorder) -> None:
     """Watch from the first operation on, where the environment asks for files or Prometheus.
 
@@ -285,6 +350,8 @@ def watch(
 
     In a job that runs nothing of this package, watch all collectives of torch's own process groups,
     with Gloo or NCCL; that takes torch 2.14 or later.
+
+    What it returns watches in a ``with`` block, or from its ``start()`` until the program ends.
 
     What goes wrong with files, Prometheus or the callback during the block is told once, in the log
     ``latecomer``; training goes on.
@@ -350,4 +417,6 @@ def watch(
         prometheus_ranks=prometheus_ranks,
         on_step=on_step,
     )
-    return Watch(None if of is None else of.source, rounds, wait_s, outlets)
+    caller = traceback.extract_stack(limit=2)[0]
+    made_in = f"{caller.filename}, line {caller.lineno}"
+    return Watch(None if of is None else of.source, rounds, wait_s, outlets, made_in)

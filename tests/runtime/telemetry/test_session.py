@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 import pytest
@@ -25,4 +26,33 @@ def test_a_watch_of_nothing_warns_and_the_block_runs(caplog, tmp_path):
 def test_a_watch_of_two_is_refused(monkeypatch):
     monkeypatch.setattr(session, "LIVE", [object(), object()])
     with pytest.raises(ArgumentError, match=r"= 2: is one at a time.*Name one"), runtime.watch():
+        pass
+
+
+def test_a_watch_that_never_begins_warns_where_it_was_made(caplog):
+    runtime.watch()
+    gc.collect()
+    (record,) = caplog.records
+    assert "test_session.py, line" in record.message
+    assert "has watched nothing: it begins with a block" in record.message
+    assert ".start()" in record.message
+
+
+@pytest.mark.parametrize("begin", [session.Watch.start, session.Watch.__enter__])
+def test_a_watch_that_has_begun_does_not(caplog, begin):
+    begin(runtime.watch())
+    gc.collect()
+    assert "has watched nothing" not in caplog.text
+
+
+def test_a_watch_begins_once_and_stops_only_what_was_started():
+    watched = runtime.watch()
+    with pytest.raises(ArgumentError, match="has to be, by start"):
+        watched.stop()
+    watched.start()
+    with pytest.raises(ArgumentError, match="begins once"):
+        watched.start()
+    watched.stop()
+    assert str(watched.summary()) == "nothing was watched"
+    with pytest.raises(ArgumentError, match="begins once"), watched:
         pass

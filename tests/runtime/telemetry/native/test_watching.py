@@ -16,7 +16,7 @@ from latecomer.runtime.explain.findings import findings
 from latecomer.runtime.explain.sources import read_sources
 from latecomer.runtime.telemetry.files import DUMPS
 from latecomer.runtime.torch_versions import HAS_HOOKS
-from tests.runtime.spawning import default_group, on_ranks, together
+from tests.runtime.spawning import default_group, on_ranks, python, together
 
 needs_hooks = pytest.mark.skipif(not HAS_HOOKS, reason="hooks are there from torch 2.14 on")
 LATE_S = 0.05
@@ -253,6 +253,48 @@ def test_who_does_not_enter_a_reduce_scatter_is_named_from_the_files(rank, size,
             work = dist.reduce_scatter(torch.empty(2), [torch.ones(2)] * size, async_op=True)
         work.wait()
     dist.destroy_process_group()
+
+
+UNTIL_EXIT = """
+import sys
+import torch
+import torch.distributed as dist
+import latecomer
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+how = sys.argv[1]
+if how == "bare":
+    latecomer.watch(directory="watched")
+else:
+    watched = latecomer.watch(directory="watched").start()
+dist.all_reduce(torch.ones(1))
+if how == "stops":
+    watched.stop()
+    print(watched.summary())
+if how == "destroys":
+    dist.destroy_process_group()
+if how == "raises":
+    raise ValueError("bad batch")
+"""
+
+
+@needs_hooks
+@pytest.mark.parametrize("how", ["falls off its end", "destroys", "raises", "stops", "bare"])
+def test_without_a_block_it_watches_until_the_program_ends(how, tmp_path):
+    program = python("-c", UNTIL_EXIT, how, cwd=tmp_path)
+    assert program.returncode == int(how == "raises"), program.stderr
+    files = list(tmp_path.glob("watched/rank0-*.jsonl"))
+    if how == "bare":
+        assert not files
+        assert "<string>, line 10 has watched nothing" in program.stderr
+        return
+    assert "has watched nothing" not in program.stderr
+    lines = [json.loads(line) for line in files[0].read_text().splitlines()]
+    assert [line["collective"]["kind"] for line in lines if "collective" in line] == ["all_reduce"]
+    state = lines[-1]["state"]
+    assert state["over"]
+    assert state["error"] == ("ValueError: bad batch" if how == "raises" else "")
+    assert ("all_reduce" in program.stdout) == (how == "stops")
 
 
 @on_ranks(1)
