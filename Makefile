@@ -37,7 +37,7 @@ demo: $(READY)   ## synthesize, prove and train with one late rank, beside plain
 demo-bits: $(READY)  ## one hash of all parameters, whoever is late, in every mode, on 4 and 8 ranks (QUICK=--quick; some minutes)
 	$(BIN)/python examples/same_bits.py $(QUICK) --picture out/demo-bits/losses.svg
 
-test: $(READY)   ## the tests (5 minutes on 2 idle cores)
+test: $(READY)   ## the tests (6 minutes on 2 idle cores)
 	$(BIN)/python -m pytest -n 5 --dist worksteal
 
 test-busy: $(READY)  ## all tests, RUNS=5 times, beside two busy loops: none may depend on the machine's mood

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import signal
 import sys
 import time
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import torch
 from same_bits_job import (
     PATTERNS,
     STOPPED_S,
@@ -88,7 +90,7 @@ def _name(row: list[Run]) -> str:
     what = "a spike" if first.has_spike else "stopped" if first.is_stopped else ""
     late = first.pattern if len(row) == 1 else ""
     texts = (f'"{first.bits}"', f"{first.ranks} ranks", first.way, what, late)
-    return f"{', '.join(text for text in texts if text):<50}"
+    return f"{', '.join(text for text in texts if text):<56}"
 
 
 def results_of(runs: list[Run], digits: Digits) -> Iterator[Result]:
@@ -171,10 +173,14 @@ def main() -> int:
     from sklearn.datasets import load_digits
 
     options = parse()
+    torch.set_num_threads(1)  # beside other work two wait for each other more than they compute
+    # So that the server that forks the ranks imports their module, and torch, once for all.
+    folders = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     images, classes = load_digits(return_X_y=True)
     digits = Digits((images / 16).astype(np.float32), classes)
     began_s = time.monotonic()
-    print(f"{'':<50}{''.join(f'{late:<13}' for late in PATTERNS)}again")
+    print(f"{'':<56}{''.join(f'{late:<13}' for late in PATTERNS)}again")
     results = []
     for ranks in options.ranks:
         results += show(table_of(ranks, options.steps, quick=options.quick), digits)

@@ -83,7 +83,7 @@ def ways(ranks: int) -> dict[str, dict[str, Any]]:
     profile = Profile(ranks, native=AlphaBeta(1e-2, 1e-9), schedule=AlphaBeta(1e-5, 1e-10))
     several = [1, ranks - 1]
     attached: dict[str, dict[str, Any]] = {
-        "native": {"mode": "native"},
+        "native": {"mode": "native", "profile": profile},
         "static": {"mode": "static", "late": 1, "profile": profile},
         "static, two": {"mode": "static", "late": several, "profile": profile},
         "predict": {"mode": "predict", "profile": profile},

@@ -1,11 +1,13 @@
 """How far sums are off those in float64: the same bits, and plain DDP's.
 
 A transformer with 360,000 parameters guesses hidden words of the standard library's source, most of
-which are rare, in eight microbatches a step; twice the learning rate is 40 times as large, and the
-loss has a spike. Weights are kept in float32 (float64) and gradients computed in the format that is
-measured, as mixed precision has it. All gradients of a step are summed as one bucket, in three
-ways: with the same bits, as DDP does (each divided by eight and added in the format), and in
-float64. Training goes on with the first of these.
+which are rare, in eight microbatches a step. In two steps the learning rate is 40 times as large,
+from which the loss is slow to recover; later the loss of one microbatch is 1,000 times as large.
+
+Weights are kept in float32 (float64), and gradients computed in the format that is measured, as
+mixed precision has it. All gradients of a step are summed as one bucket in three ways: with the
+same bits; as DDP does, each divided by eight and added in the format; and in float64. Training goes
+on with the first of these.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,8 +35,12 @@ HIDDEN = 0.2
 LEARNING_RATE = 1e-3
 SPIKED_STEPS = (120, 121)
 SPIKED_RATE = 40 * LEARNING_RATE
-LOSS_SCALES = {"float16": 2.0**10}
-"""Without one most gradients would be too small for the format."""
+WRONG_STEP = 160
+WRONG_MICROBATCH = 3
+WRONG_FACTOR = 1000.0
+LOSS_SCALES = {"float16": 2.0**7}
+"""Without one many gradients would be too small for the format."""
+WAYS = ("`same`", "as DDP")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -107,8 +113,20 @@ def _alone(integers: torch.Tensor) -> AllReduceWork:
     return work
 
 
-def measure(name: str, steps: int) -> dict[str, Any]:
-    """Train in one format; the errors of each step, relative to the average in float64."""
+@dataclass
+class Row:
+    """What was measured in one format, by step; errors by way."""
+
+    errors: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
+    """The L2 norm of the error, over that of the average in float64."""
+    largest: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
+    """The largest error of an element, over the largest element."""
+    losses: list[float] = field(default_factory=list)
+    repeated_in: list[int] = field(default_factory=list)
+
+
+def measure(name: str, steps: int) -> Row:
+    """Train in one format."""
     dtype: torch.dtype = getattr(torch, name)
     scale = LOSS_SCALES.get(name, 1.0)
     hidden, whole = text()
@@ -118,28 +136,32 @@ def measure(name: str, steps: int) -> dict[str, Any]:
     optimizer = torch.optim.AdamW(weights.parameters(), LEARNING_RATE)
     sums = Sums(tuple(each.numel() for each in weights.parameters()), dtype)
     dice = torch.Generator().manual_seed(1)
-    row: dict[str, Any] = {"same": [], "plain": [], "same, of the largest": [], "loss": []}
-    row["plain, of the largest"] = []
+    row = Row()
     for step in range(steps):
         model.load_state_dict(weights.state_dict())
         chosen = torch.randint(len(whole), (CONTRIBUTIONS, EXAMPLES), generator=dice)
         gradients = []
         losses = []
-        for rows in chosen:
-            loss, gradient = _gradient(model, hidden[rows], whole[rows], scale)
+        for number, rows in enumerate(chosen):
+            is_wrong = step == WRONG_STEP and number == WRONG_MICROBATCH
+            factor = scale * WRONG_FACTOR if is_wrong else scale
+            loss, gradient = _gradient(model, hidden[rows], whole[rows], factor)
             losses.append(loss)
             gradients.append(gradient)
 
+        repeated_before = sums.repeated
         same = sums.average(gradients)
+        if sums.repeated > repeated_before:
+            row.repeated_in.append(step)
         plain = torch.zeros_like(same)
         for gradient in gradients:
             plain += gradient / CONTRIBUTIONS
         exact = _exact(gradients)
-        for way, result in (("same", same), ("plain", plain)):
+        for way, result in zip(WAYS, (same, plain), strict=True):
             off = result.double().numpy().astype(exact.dtype) - exact
-            row[way].append(float(np.linalg.norm(off) / np.linalg.norm(exact)))
-            row[f"{way}, of the largest"].append(float(np.abs(off).max() / np.abs(exact).max()))
-        row["loss"].append(sum(losses) / CONTRIBUTIONS)
+            row.errors[way].append(float(np.linalg.norm(off) / np.linalg.norm(exact)))
+            row.largest[way].append(float(np.abs(off).max() / np.abs(exact).max()))
+        row.losses.append(sum(losses) / CONTRIBUTIONS)
 
         rate = SPIKED_RATE if step in SPIKED_STEPS else LEARNING_RATE
         optimizer.param_groups[0]["lr"] = rate
@@ -148,7 +170,6 @@ def measure(name: str, steps: int) -> dict[str, Any]:
         for parameter, part in zip(parameters, parts, strict=True):
             parameter.grad = part.view_as(parameter).to(parameter.dtype)
         optimizer.step()
-    row["repeated"] = sums.repeated
     sums.close()
     return row
 
@@ -175,30 +196,35 @@ def _exact(gradients: list[torch.Tensor]) -> np.ndarray:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure, and print a Markdown table."""
+    """Measure, and print Markdown tables."""
     torch.set_num_threads(1)
-    print("| gradients | bits | median | largest | of the largest value | sums done again |")
-    print("|:--|:--|--:|--:|--:|--:|", flush=True)
-    losses = []
+    print("| gradients | bits | median | most | in step | of the largest | done again in steps |")
+    print("|:--|:--|--:|--:|--:|--:|:--|", flush=True)
+    rows = {}
     for name in options.dtypes:
-        row = measure(name, options.steps)
-        for way, title in (("same", "`same`"), ("plain", "as DDP")):
-            again = f"{row['repeated']} of {options.steps}" if way == "same" else ""
-            largest = np.median(row[f"{way}, of the largest"])
+        rows[name] = row = measure(name, options.steps)
+        for way in WAYS:
+            errors = row.errors[way]
+            again = ", ".join(map(str, row.repeated_in)) if way == WAYS[0] else ""
             print(
-                f"| {name} | {title} | {np.median(row[way]):.1e} | {max(row[way]):.1e} "
-                f"| {largest:.1e} | {again} |",
+                f"| {name} | {way} | {np.median(errors):.1e} | {max(errors):.1e} "
+                f"| {int(np.argmax(errors))} | {np.median(row.largest[way]):.1e} | {again} |",
                 flush=True,
             )
-        losses.append(
-            f"{name} {row['loss'][0]:.2f}, {max(row['loss'][2:]):.2f}, {row['loss'][-1]:.2f}"
-        )
-    print(f"\nlosses, first, at the spike, last: {'; '.join(losses)}")
+
+    if options.steps > WRONG_STEP:
+        _print_recovery(rows, options.steps)
+    for name, row in rows.items():
+        losses = ", ".join(f"{loss:.2f}" for loss in row.losses[:: max(1, options.steps // 20)])
+        print(f"{name}: loss {losses}; in the end {row.losses[-1]:.2f}")
 
 
-def add_to(parts: Any) -> None:
-    """Add this part to the command line."""
-    parser = parts.add_parser("accuracy", help="errors against float64, over a small training")
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
-    parser.add_argument("--steps", type=int, default=200)
-    parser.set_defaults(run=run)
+def _print_recovery(rows: dict[str, Row], steps: int) -> None:
+    print("\nErrors with the same bits after the wrong loss:\n")
+    shown = range(WRONG_STEP - 1, min(WRONG_STEP + 12, steps))
+    print(f"| step | {' | '.join(map(str, shown))} |")
+    print(f"|:--|{'--:|' * len(shown)}")
+    for name, row in rows.items():
+        errors = row.errors[WAYS[0]]
+        print(f"| {name} | {' | '.join(f'{errors[step]:.0e}' for step in shown)} |")
+    print()

@@ -32,7 +32,10 @@ WARM_UP = 3
 TIMEOUT_S = 1800.0
 
 
-def time_modes(report: Callable[[dict[str, Any]], None], sizes: list[int], repeats: int) -> None:
+Report = Callable[[dict[str, Any]], None]
+
+
+def time_modes(report: Report, modes: list[str], sizes: list[int], repeats: int) -> None:
     """One rank's part; rank 0 reports a row for each mode and size."""
     import torch
     import torch.distributed as dist
@@ -41,10 +44,10 @@ def time_modes(report: Callable[[dict[str, Any]], None], sizes: list[int], repea
 
     torch.set_num_threads(1)
     rank = dist.get_rank()
-    for mode, chosen in MODES.items():
+    for mode in modes:
         groups = {}
         for bits in BITS:
-            latecomer.configure(**chosen, bits=bits)
+            latecomer.configure(**MODES[mode], bits=bits)
             groups[bits] = dist.new_group(backend="latecomer")
         for nbytes in sizes:
             dice = torch.Generator().manual_seed(rank)
@@ -120,6 +123,7 @@ def on_loopback(options: argparse.Namespace) -> None:
     said = talk(
         _forked,
         RANKS,
+        options.modes,
         _sizes(options),
         options.repeats,
         timeout_s=60.0,
@@ -130,12 +134,18 @@ def on_loopback(options: argparse.Namespace) -> None:
 
 
 def _forked(
-    store: Any, rank: int, ranks: int, say: Callable[[Any], None], sizes: list[int], repeats: int
+    store: Any,
+    rank: int,
+    ranks: int,
+    say: Report,
+    modes: list[str],
+    sizes: list[int],
+    repeats: int,
 ) -> None:
     import torch.distributed as dist
 
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
-    time_modes(say, sizes, repeats)
+    time_modes(say, modes, sizes, repeats)
     dist.destroy_process_group()
 
 
@@ -145,7 +155,7 @@ def on_lab(options: argparse.Namespace) -> None:
         import torch.distributed as dist
 
         dist.init_process_group("gloo")
-        time_modes(lambda row: print(json.dumps(row), flush=True), _sizes(options), options.repeats)
+        time_modes(_print_row, options.modes, _sizes(options), options.repeats)
         dist.destroy_process_group()
         return
 
@@ -165,20 +175,9 @@ def on_lab(options: argparse.Namespace) -> None:
         lab.run(argv, timeout_s=TIMEOUT_S, on_line=line).check()
 
 
+def _print_row(row: dict[str, Any]) -> None:
+    print(json.dumps(row), flush=True)
+
+
 def _sizes(options: argparse.Namespace) -> list[int]:
     return [parse_bytes("--sizes", text) for text in options.sizes]
-
-
-def add_to(parts: Any) -> None:
-    """Add these parts to the command line."""
-    loopback = parts.add_parser("loopback", help="time on this machine's loopback")
-    loopback.add_argument("--sizes", nargs="+", default=list(SIZES), metavar="SIZE")
-    loopback.add_argument("--repeats", type=int, default=25)
-    loopback.set_defaults(run=on_loopback)
-
-    lab = parts.add_parser("lab", help="time on an emulated network")
-    lab.add_argument("--rate", type=float, default=200.0, help="Mbit/s of a port")
-    lab.add_argument("--sizes", nargs="+", default=list(SIZES), metavar="SIZE")
-    lab.add_argument("--repeats", type=int, default=9)
-    lab.add_argument("--rank-side", action="store_true", help=argparse.SUPPRESS)
-    lab.set_defaults(run=on_lab)
