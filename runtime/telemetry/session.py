@@ -106,7 +106,7 @@ class Watch:
         self._rounds = rounds
         self._wait_s = wait_s
         self._outlets = outlets
-        self._has_begun = False
+        self._is_under_way = False
         self._is_over = False
         self._is_native = False  # whether it watches torch's own groups
         self._origin: Origin | None = None
@@ -117,8 +117,8 @@ class Watch:
         self._reminder = weakref.finalize(self, logger.warning, UNUSED, made_in)
 
     def __enter__(self) -> Watch:
-        if self._has_begun:
-            raise ArgumentError("watch", "begun before", "begins once", "Make another one")
+        if self._is_under_way:
+            raise ArgumentError("watch", "under way", "begins again only when it is over")
         self._note_begin()
         self._number = next(_watches)
         self._recorder = self._recorder or _only_one() or self._native()
@@ -130,6 +130,7 @@ class Watch:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._is_under_way = False
         recorder = self._recorder
         if recorder is None:
             self._is_over = error is None
@@ -207,7 +208,7 @@ class Watch:
             self._end(self._recorder, getattr(sys, "last_value", None))
 
     def _note_begin(self) -> None:
-        self._has_begun = True
+        self._is_under_way = True
         self._reminder.detach()
 
     def _end(self, recorder: OperationRecorder, error: BaseException | None) -> Rank:

@@ -45,14 +45,16 @@ def test_a_watch_that_has_begun_does_not(caplog, begin):
     assert "has watched nothing" not in caplog.text
 
 
-def test_a_watch_begins_once_and_stops_only_what_was_started():
+def test_a_watch_that_is_under_way_does_not_begin_again_and_stops_only_what_was_started():
     watched = runtime.watch()
     with pytest.raises(ArgumentError, match="has to be, by start"):
         watched.stop()
     watched.start()
-    with pytest.raises(ArgumentError, match="begins once"):
+    with pytest.raises(ArgumentError, match="begins again only when it is over"):
         watched.start()
+    with pytest.raises(ArgumentError, match="begins again only when it is over"), watched:
+        pass
     watched.stop()
     assert str(watched.summary()) == "nothing was watched"
-    with pytest.raises(ArgumentError, match="begins once"), watched:
+    with watched:
         pass
