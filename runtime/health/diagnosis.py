@@ -48,6 +48,11 @@ class RankStatus(msgspec.Struct, frozen=True):
     closed: bool = False  # it has closed, and enters no operation any more
 
     @property
+    def present_wait(self) -> WaitFor | None:
+        """Its wait; one that has closed waits for nobody, whatever it had waited for before."""
+        return None if self.closed else self.waiting
+
+    @property
     def is_well(self) -> bool:
         """Whether the rank is there and can go on."""
         return not self.broken and not self.closed
@@ -138,8 +143,8 @@ def _first_to_wait(statuses: Mapping[int, RankStatus], me: int) -> int:
     """A rank that waits in the oldest operation: ``me`` if it does, or if no rank waits at all."""
     operations = {}
     for rank, status in statuses.items():
-        if status.waiting is not None:
-            operations[rank] = status.waiting.operation
+        if status.present_wait is not None:
+            operations[rank] = status.present_wait.operation
     if not operations:
         return me
     oldest = min(operations.values())
@@ -151,7 +156,7 @@ def _first_to_wait(statuses: Mapping[int, RankStatus], me: int) -> int:
 def _chain(statuses: Mapping[int, RankStatus], first: int) -> tuple[list[int], list[int]]:
     """(who waits for whom, from ``first`` to one that does not wait; the cycle, if it is one)"""
     chain = [first]
-    while (waiting := statuses[chain[-1]].waiting) and waiting.peer not in chain:
+    while (waiting := statuses[chain[-1]].present_wait) and waiting.peer not in chain:
         chain.append(waiting.peer)
     if waiting is None:
         return chain, []

@@ -20,6 +20,7 @@ IN = RankStatus(4)
 BEHIND = RankStatus(3)
 CLOSED = RankStatus(4, closed=True)
 CLOSED_BEFORE = RankStatus(3, closed=True)
+CLOSED_WHILE_WAITING = RankStatus(4, WaitFor(3, "completion", 1, peer=0), closed=True)
 BROKEN = RankStatus(4, broken="OSError('x')")
 DIFFERS = RankStatus(4, differs_from=3, doing="a sum of 3 x float32")
 LONG_CHAIN = [_waits(2, entered=9), RankStatus(5), BEHIND, _waits(0)]
@@ -50,6 +51,7 @@ FURTHER = [
         ([IN, IN], (), "all ranks are alive"),  # nobody without evidence
         ([_waits(1), None, CLOSED], (1,), "no sign of life"),  # but not who has finished
         ([_waits(1), _waits(2), CLOSED], (2,), "closed while others wait for it"),
+        ([_waits(1), _waits(2), CLOSED_WHILE_WAITING], (2,), "closed while others wait for it"),
         ([_waits(2), BEHIND, CLOSED_BEFORE], (2,), "closed before operation 3"),
         ([IN, CLOSED], (), "all ranks are alive"),  # nobody waits for it
     ],
@@ -98,6 +100,7 @@ def test_silent_ranks_may_be_behind_a_firewall(never_heard, question):
         ([_waits(2, 9), RankStatus(4, idle_s=6)], -1),
         ([_waits(2, 9), RankStatus(3, idle_s=0)], 0),  # it has not entered
         ([_waits(2, 9), RankStatus(4, idle_s=0, closed=True)], 0),  # it never will
+        ([_waits(2, 9), CLOSED_WHILE_WAITING], 0),  # nor does it wait any more
         ([_waits(2, 9), _waits(0, 6)], -1),  # a cycle
         ([_waits(2, 9), _waits(0, 1)], 4),  # of what was
     ],
