@@ -9,7 +9,7 @@ rank, in another group, has not taken that time. A rank is called slow if its ow
     2. is longer in most parts of the time (:data:`USUALLY` of :data:`PARTS`), not in a few alone;
     3. is so by more than the clocks are uncertain.
 
-So nobody is called slow where ranks come last in turn.
+So nobody is called slow where ranks come last in turn, nor in a moment of a few operations.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ MATTERS = 0.05  # of the time
 PARTS = 20  # of the time, with as many operations each
 USUALLY = 0.8  # of the parts
 FEWEST = 2 * PARTS  # operations, of which anything is said
+SHORTEST_S = 1.0  # likewise: for less, a rank may have been kept from a busy processor
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ def slow_verdicts(operations: Sequence[Together]) -> list[Verdict]:
     own = _own_times(ordered)
     first_s = min(came.arrived_s for operation in ordered for came in operation.came.values())
     lasted_s = ordered[-1].ended_s - first_s
+    if lasted_s < SHORTEST_S:
+        return []
 
     more_s = {rank: _more(rank, own) for rank in own}
     most_s = max(more_s.values())

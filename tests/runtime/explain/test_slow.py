@@ -67,3 +67,20 @@ def test_who_waits_for_a_slow_rank_elsewhere_is_not_blamed(seed):
 def test_a_few_operations_say_nothing():
     assert len(slow_verdicts(job(4, {2: 0.03}, steps=40))) == 1
     assert slow_verdicts(job(4, {2: 0.03}, steps=39)) == []
+
+
+@pytest.mark.parametrize("shortened_by", [1, 100])
+def test_a_moment_says_nothing(shortened_by):
+    """The same job, all times shorter: a rank waits so long for a processor that has other work."""
+    operations = [
+        Together(
+            group=operation.group,
+            kind=operation.kind,
+            came={
+                rank: Came(came.arrived_s / shortened_by, 0.0)
+                for rank, came in operation.came.items()
+            },
+        )
+        for operation in job(4, {2: 0.03})
+    ]
+    assert len(slow_verdicts(operations)) == int(shortened_by == 1)
