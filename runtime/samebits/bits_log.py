@@ -24,9 +24,9 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from latecomer.runtime.host import host
+from latecomer.runtime.samebits.gradients import names_of_parameters
 from latecomer.runtime.samebits.hash_files import (
     VARIABLE,
     End,
@@ -76,9 +76,7 @@ class BitsLog:
     def __init__(self, path: Path, head: Head, model: DistributedDataParallel) -> None:
         self._path = path
         self._head = head
-        self._names: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-        for name, parameter in model.module.named_parameters():
-            self._names[parameter] = name
+        self._names = names_of_parameters(model)
         self._lock = host.Lock()  # guards all that follows: buckets arrive on several threads
         self._step = _Step(0)
         self._file: io.FileIO | None = None

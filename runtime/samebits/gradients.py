@@ -21,6 +21,14 @@ from latecomer.runtime.torch_versions import GradBucket, backward_number
 from latecomer.verify.errors import ArgumentError
 
 
+def names_of_parameters(model: DistributedDataParallel) -> WeakTensorKeyDictionary:
+    """The name of each parameter of the wrapped model, which is not kept alive."""
+    names: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+    for name, parameter in model.module.named_parameters():
+        names[parameter] = name
+    return names
+
+
 class Gradients:
     """The gradients of a model that is wrapped in DDP.
 
@@ -37,13 +45,12 @@ class Gradients:
         self.contributions = contributions
         self.device = next(model.parameters()).device
         self._model = ref(model)
-        self._names: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self._names = names_of_parameters(model)
         self._exponents: dict[str, TensorExponents] = {}
         self._kept: dict[str, list[torch.Tensor]] = {}  # by parameter, of the passes so far
         self._passes: set[int] = set()  # the passes that were kept
         self._hooks: list[Any] = []
-        for name, parameter in model.module.named_parameters():
-            self._names[parameter] = name
+        for parameter in model.module.parameters():
             if by_microbatch and parameter.requires_grad:
                 hook = parameter.register_post_accumulate_grad_hook(self._accumulated)
                 self._hooks.append(hook)

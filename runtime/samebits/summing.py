@@ -80,6 +80,7 @@ class _Sum:
     converted: StreamEvent | None = None  # on a device: this rank's contributions are converted
     operation: int = 0  # the engine's number of it
     repeated: Flags = field(init=False)  # by tensor
+    following: Exponents = field(init=False)  # of the next sum, where this one is not repeated
 
 
 class SameBits:
@@ -294,14 +295,14 @@ class SameBits:
             self._failed(done, _miscounted(count, self.contributions))
             return
         done.repeated = misfits(words, done.exponents, done.layout, done.precision)
-        following = next_exponents(words, done.exponents, done.layout, done.precision)
+        done.following = next_exponents(words, done.exponents, done.layout, done.precision)
         self._judge(done.number, done)
         if done.repeated.any():
             return  # its turn comes
         if done.layout.elements <= SMALL or self._streams is not None:
-            self._finish(done, following)
+            self._finish(done)
         else:
-            self._tasks.put(partial(self._guarded, done, self._finish, following))
+            self._tasks.put(partial(self._guarded, done, self._finish))
 
     def _run_behind(self, done: _Sum, call: Callable[[], T]) -> T:
         """Call it, on a device on our stream, behind the conversion of what was contributed."""
@@ -345,22 +346,15 @@ class SameBits:
         self.repeated += 1
         logger.debug("bits='same': sum %d was done again", done.number)
 
-        words, _ = self._run_behind(done, done.travelling.words_and_count)
-        following = next_exponents(words, done.exponents, done.layout, done.precision)
         before = np.concatenate([done.tensors[tensor].values for tensor in chosen.tensors])
         is_known = is_finite & (tops > 0)
         learned = exponents_of(magnitudes, is_known, before, chosen.layout, done.precision)
         for of_blocks, of_chosen_blocks in chosen.blocks():
-            following[of_blocks] = learned[of_chosen_blocks]
+            done.following[of_blocks] = learned[of_chosen_blocks]
         factors = np.where(is_finite, self._factors(exponents, done.work.average), np.nan)
-        self._finish(done, following, partial(chosen.put, totals, factors))
+        self._finish(done, partial(chosen.put, totals, factors))
 
-    def _finish(
-        self,
-        done: _Sum,
-        following: Exponents,
-        put_repeated: Callable[[], None] = lambda: None,
-    ) -> None:
+    def _finish(self, done: _Sum, put_repeated: Callable[[], None] = lambda: None) -> None:
         """Put the result in place, and let the next sum of these tensors have its exponents."""
         factors = self._factors(done.exponents, done.work.average)
 
@@ -371,7 +365,7 @@ class SameBits:
         self._run_behind(done, put)
         for index, tensor in enumerate(done.tensors):
             _, of_blocks = done.layout.of_tensor(index)
-            tensor.values = following[of_blocks].copy()
+            tensor.values = done.following[of_blocks].copy()
         with self._state:  # what has failed is not given back: it may still be written to
             self._spare.give_back(done.travelling, self._most_open)
         self._end(done)
