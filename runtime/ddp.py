@@ -44,10 +44,9 @@ from latecomer.runtime.policy.cost_model import Profile
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.options import OFF, Chosen, Mode
 from latecomer.runtime.samebits.bits_log import WithBitsLog, log_by_environment
-from latecomer.runtime.samebits.blocks import MOST_CONTRIBUTIONS
 from latecomer.runtime.samebits.gradients import Gradients
 from latecomer.runtime.samebits.model import SameBitsOfModel
-from latecomer.runtime.samebits.option import Bits
+from latecomer.runtime.samebits.option import Bits, require_contributions
 from latecomer.runtime.samebits.repetition import NativeRepetition, Repetition, RepetitionAlone
 from latecomer.runtime.samebits.summing import SameBits
 from latecomer.runtime.telemetry.session import watch_by_environment
@@ -354,9 +353,8 @@ def _require_sense(bits: Bits, contributions: int | None) -> None:
     if bits == "any" and contributions is not None:
         requirement = "is for bits='same' only"
         raise ArgumentError("contributions", contributions, requirement, "Set bits='same'")
-    if contributions is not None and not 1 <= contributions <= MOST_CONTRIBUTIONS:
-        requirement = f"must be in 1..{MOST_CONTRIBUTIONS}"
-        raise ArgumentError("contributions", contributions, requirement)
+    if contributions is not None:
+        require_contributions(contributions)
 
 
 def _hook_of(model: DistributedDataParallel) -> _GradientHook:

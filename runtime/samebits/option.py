@@ -5,10 +5,18 @@ from __future__ import annotations
 import os
 from typing import Literal, cast, get_args
 
+from latecomer.runtime.samebits.blocks import MOST_CONTRIBUTIONS
 from latecomer.verify.errors import ArgumentError
 
 Bits = Literal["any", "same"]
 """``any``: what the order of the additions gives; ``same``: what the contributions alone give."""
+
+
+def require_contributions(contributions: int) -> None:
+    """ArgumentError for a number of contributions that leaves too few bits."""
+    if not 1 <= contributions <= MOST_CONTRIBUTIONS:
+        requirement = f"must be in 1..{MOST_CONTRIBUTIONS} where bits = 'same'"
+        raise ArgumentError("contributions", contributions, requirement)
 
 
 def resolved(bits: Bits | None) -> Bits:

@@ -37,7 +37,6 @@ from latecomer.runtime.health.watchdog import Watchdog
 from latecomer.runtime.host import SimpleQueue, host
 from latecomer.runtime.samebits.again import RepeatedTensors
 from latecomer.runtime.samebits.blocks import (
-    MOST_CONTRIBUTIONS,
     Exponents,
     Flags,
     Layout,
@@ -50,6 +49,7 @@ from latecomer.runtime.samebits.blocks import (
 )
 from latecomer.runtime.samebits.contributions import Contributions, TensorExponents
 from latecomer.runtime.samebits.conversion import DTYPES, holding, precision_of, to_floats
+from latecomer.runtime.samebits.option import require_contributions
 from latecomer.runtime.samebits.repetition import Repetition
 from latecomer.runtime.samebits.travelling import Spare, Travelling, layout_of
 from latecomer.runtime.work import AllReduceWork, require_summable
@@ -103,9 +103,7 @@ class SameBits:
         repetition: Repetition,
         watchdog: Watchdog | None,
     ) -> None:
-        if not 1 <= contributions <= MOST_CONTRIBUTIONS:
-            requirement = f"must be in 1..{MOST_CONTRIBUTIONS} where bits = 'same'"
-            raise ArgumentError("contributions", contributions, requirement)
+        require_contributions(contributions)
         self.contributions = contributions
         self.sums = 0  # submitted so far
         self.repeated = 0  # of these, how many had a tensor that was summed again
