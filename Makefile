@@ -49,7 +49,7 @@ $(NEW)/ready: pyproject.toml constraints.txt constraints-torch-new.txt
 	test -x $(NEW)/bin/python || $(PYTHON) -m venv $(NEW)
 	{ grep -Ev '^(torch|triton)==' constraints.txt; cat constraints-torch-new.txt; } > $(NEW)/constraints.txt
 	$(NEW)/bin/pip install -q -c $(NEW)/constraints.txt setuptools torch
-	$(NEW)/bin/pip install -q -c $(NEW)/constraints.txt --no-build-isolation -e '.[test]'
+	$(NEW)/bin/pip install -q -c $(NEW)/constraints.txt --no-build-isolation -e '.[test,demo]'
 	touch $@
 
 test-torch-new: $(NEW)/ready  ## what meets torch, with the newest one that is tested (5 minutes, 6 GB)

@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-SHRINKING = 9  # bits by which a tensor may shrink until it is summed again
+SHRINKING = 6  # bits by which a tensor may shrink until it is summed again
 RISE = 1  # by how much an exponent grows at most, from one sum to the next
 WIDE_BITS = 62  # of the integers of a sum that is done again
 MOST_CONTRIBUTIONS = 2047  # from there on too few bits are left
