@@ -63,7 +63,7 @@ RUNGS_OF_RUNTIME = (
     ("whatif",),
     ("explain", "pipeline_command", "profile_command", "simulation"),
     ("selftest",),
-    ("backend", "ddp", "pipeline"),
+    ("backend", "ddp", "elastic", "pipeline"),
     ("config",),
     ("optireduce", "policy"),
     ("device", "process_group", "samebits"),
