@@ -21,6 +21,7 @@ from latecomer.runtime.executor.nccl.engine import DeviceEngine
 from latecomer.runtime.executor.nccl.streams import Device, device_of
 from latecomer.runtime.executor.tcp.connection import Mismatch
 from latecomer.runtime.executor.tcp.loop import EventLoop
+from latecomer.runtime.health.checks import require_times
 from latecomer.runtime.health.native_work import NativeWaits
 from latecomer.runtime.health.watchdog import Watchdog
 from latecomer.runtime.network.control_channel import ControlChannel
@@ -45,13 +46,16 @@ class Executor:
             default: as the file says. May be changed (``late``), on all before the same one.
         timeout_s: a rank that keeps others waiting for so long, without entering the operation or
             without going on in it, is given up; every survivor has raised by then.
+        silence_s: how long a rank that others wait for may give no sign of life, however late it
+            may be; default: 5 s at most, and where no connection breaks as long as ``timeout_s``.
+        join_timeout_s: how long ranks may take until they have joined; default: ``timeout_s``.
         observer: is told about steps and operations.
         native_waits: of the group's other collectives; they are under watch, too.
 
     Raises:
         ScheduleRefused: a schedule is for another number of ranks, or they differ between ranks.
-        RankFailure: ranks that did not join within ``timeout_s``.
-        ArgumentError: a bad ``late`` or ``timeout_s``.
+        RankFailure: ranks that did not join within ``join_timeout_s``.
+        ArgumentError: a bad ``late``, ``timeout_s``, ``silence_s`` or ``join_timeout_s``.
 
     Examples:
         Two ranks in one process; in training each is its own process, and the store a ``TCPStore``:
@@ -83,6 +87,8 @@ class Executor:
         device: Device | torch.device | str = "cpu",
         late: Late = None,
         timeout_s: float = 300.0,
+        silence_s: float | None = None,
+        join_timeout_s: float | None = None,
         observer: Observer | None = None,
         native_waits: NativeWaits | None = None,
     ) -> None:
@@ -91,8 +97,9 @@ class Executor:
             raise ArgumentError("schedules", schedules, "must be at least one")
         for verified in self.schedules:
             require_size(verified, size)
-        if not timeout_s > 0:
-            raise ArgumentError("timeout_s", timeout_s, "must be positive")
+        if join_timeout_s is None:
+            join_timeout_s = timeout_s
+        require_times(timeout_s, silence_s, join_timeout_s)
         self.rank = rank
         self.size = size
         self.streams = device_of(device)
@@ -105,14 +112,14 @@ class Executor:
         self._closed: LatecomerError | None = None
         self._open: dict[int, AllReduceWork] = {}
         self._programs: dict[tuple[int, tuple[int, ...]], RankProgram] = {}
-        group = StoreExchange(store, rank, size, timeout_s)
+        group = StoreExchange(store, rank, size, join_timeout_s)
         with contextlib.ExitStack() as started:  # closed if the start fails
             self.datagrams = ControlChannel(group.under("datagrams"))
             started.callback(self.datagrams.close)
             agree(group, self.schedules, self._late)
-            self.watchdog = Watchdog(self.datagrams, timeout_s)
+            self.watchdog = Watchdog(self.datagrams, timeout_s, silence_s)
             started.callback(self.watchdog.close)
-            limit_s = self.watchdog.limits.wait_s
+            limit_s = min(self.watchdog.limits.wait_s, join_timeout_s)
             self.engine = self._connect(dataclasses.replace(group, timeout_s=limit_s))
             started.pop_all()
         self.find_silent = self.watchdog.find_silent
@@ -229,6 +236,14 @@ class Executor:
         if self._open.pop(work.number, None) is not None:
             work.settle(error)
             self.observer.done(work)
+
+    def abort(self, reason: str) -> None:
+        """End all operations, here and on all ranks, with a RankFailure that names this rank.
+
+        Returns at once; nobody takes this rank for dead, or waits for a time-out. What has failed
+        or is closed already stays as it is.
+        """
+        self.watchdog.abort(reason)
 
     def close(self, *, at_once: bool = False) -> None:
         """Release threads and connections; what is not done after some seconds fails.

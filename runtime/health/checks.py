@@ -5,16 +5,18 @@ A check has no clock and sends nothing: the watchdog asks, and gives up where on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from latecomer.runtime.health.diagnosis import RankStatus, WaitFor, diagnose, patience_s
-from latecomer.verify.errors import RankFailure
+from latecomer.verify.errors import ArgumentError, RankFailure
 
 LONGEST_GRACE_S = 5.0
 CONFIRM_SHARE = 0.25  # of the grace period, on top of it: to ask once more with the alarm
 WAIT_SHARE = 0.9  # of the time left for waits: the rest is for reacting
+LOOK_SHARE = 0.2  # of the silence that is allowed: after so much of a wait all are asked, each time
 
 WaitSince = tuple[WaitFor, float]  # what a rank waits for, and since when (``time.monotonic()``)
 
@@ -40,19 +42,37 @@ class Trouble(NamedTuple):
 
 @dataclass
 class Limits:
-    """What follows from ``timeout_s``, how long a rank may keep others waiting."""
+    """What follows from ``timeout_s``, how long a rank may keep others waiting.
+
+    ``silence_s`` is how long a rank that others wait for may give no sign of life. Without it that
+    is looked into only where a wait has lasted nearly ``timeout_s``, or a connection is gone.
+    """
 
     timeout_s: float
+    silence_s: float | None = None
 
     @property
     def grace_s(self) -> float:
         """How long ranks are given for a sign of life."""
+        if self.silence_s is not None:
+            return self.silence_s
         return min(LONGEST_GRACE_S, self.timeout_s / 3)
 
     @property
     def wait_s(self) -> float:
         """How long a wait may last before the others are asked; 48 s of a time-out of 60 s."""
         return (self.timeout_s - (1 + CONFIRM_SHARE) * self.grace_s) * WAIT_SHARE
+
+
+def require_times(timeout_s: float, silence_s: float | None, join_timeout_s: float) -> None:
+    """Raise ArgumentError for times that make no sense; see :class:`latecomer.Executor`."""
+    times_s = {"timeout_s": timeout_s, "silence_s": silence_s, "join_timeout_s": join_timeout_s}
+    for name, time_s in times_s.items():
+        if time_s is not None and not time_s > 0:
+            raise ArgumentError(name, time_s, "must be positive")
+    if silence_s is not None and silence_s > timeout_s / 2:
+        requirement = f"must be at most half of timeout_s, {timeout_s / 2:g} s"
+        raise ArgumentError("silence_s", silence_s, requirement)
 
 
 @dataclass
@@ -121,6 +141,35 @@ class WaitCheck(Check):
         left_s = (1 + CONFIRM_SHARE) * self.grace_s - (now_s - asked_s)
         noticed = f"rank {self.rank} {wait[0]} for more than {limit_s:.3g} s"
         return Trouble(noticed, max(left_s, CONFIRM_SHARE * self.grace_s))
+
+
+@dataclass
+class LifeCheck(Check):
+    """Whether all ranks give a sign of life while this one waits; only where silence has a limit.
+
+    A rank may be late for as long as it likes, if it answers: that is another thread's work.
+    """
+
+    oldest: Callable[[], WaitSince | None]  # this rank's wait
+    _heard_s: float = -math.inf  # when all had answered, the last time
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether to ask now."""
+        silence_s = self.limits.silence_s
+        if silence_s is None:
+            return False
+        wait = self.oldest()
+        return wait is not None and now_s >= max(wait[1], self._heard_s) + LOOK_SHARE * silence_s
+
+    def judge(self, answers: Mapping[int, RankStatus], now_s: float) -> Trouble | None:
+        """Trouble with ranks that have not answered."""
+        self._heard_s = now_s
+        if len(answers) == self.world_size:
+            return None
+        wait = self.oldest()
+        if wait is None:  # it has ended while the others were asked
+            return None
+        return self.diagnosed(answers, f"rank {self.rank} {wait[0]}", suspects=())
 
 
 @dataclass

@@ -16,7 +16,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from latecomer.runtime.health.checks import Limits, SilenceCheck, Trouble, WaitCheck, WaitSource
+from latecomer.runtime.health.checks import (
+    LOOK_SHARE,
+    LifeCheck,
+    Limits,
+    SilenceCheck,
+    Trouble,
+    WaitCheck,
+    WaitSource,
+)
 from latecomer.runtime.health.diagnosis import RankStatus, diagnose
 from latecomer.runtime.health.protocol import HealthProtocol, Question
 from latecomer.runtime.host import Thread, host
@@ -36,17 +44,20 @@ logger = logging.getLogger("latecomer")
 class Watchdog(ProtocolRunner[bytes, str]):
     """Looks after one rank's waits; finds out, with all ranks, who failed; fails once.
 
-    ``channel`` is closed by its owner, after this; ``timeout_s``: see :class:`latecomer.Executor`.
+    ``channel`` is closed by its owner, after this; ``timeout_s``, ``silence_s``: see
+    :class:`latecomer.Executor`.
     """
 
-    def __init__(self, channel: ControlChannel, timeout_s: float) -> None:
+    def __init__(
+        self, channel: ControlChannel, timeout_s: float, silence_s: float | None = None
+    ) -> None:
         self.rank = channel.rank
         self.world_size = channel.size
         self.failure: RankFailure | None = None  # of the group; closing is no failure
         self.entered = 0  # operations that this rank has entered
         self.broken = ""  # what has gone wrong on this rank alone; the others learn it if they ask
         self.describe: Callable[[], str] = str  # what this rank takes its oldest operation to be
-        self.limits = Limits(timeout_s)  # may be changed at any time, on all ranks
+        self.limits = Limits(timeout_s, silence_s)  # may be changed at any time, on all ranks
         self._differs: tuple[int, str] | None = None
         self._moved_s = host.monotonic()
         self._health = HealthProtocol(self.rank, self.world_size, self.status)
@@ -54,7 +65,16 @@ class Watchdog(ProtocolRunner[bytes, str]):
         self._waits = WaitCheck(
             self.rank, self.world_size, self.limits, never_heard=self._never_heard
         )
-        self._checks: list[WaitCheck | SilenceCheck] = [self._waits]
+        self._checks: list[WaitCheck | LifeCheck | SilenceCheck] = [self._waits]
+        if silence_s is not None:
+            life = LifeCheck(
+                self.rank,
+                self.world_size,
+                self.limits,
+                self._waits.oldest,
+                never_heard=self._never_heard,
+            )
+            self._checks.append(life)
         self._questions: dict[int, Question] = {}  # by check
         self._aborts: list[Callable[[], None]] = []
         self._stops: list[Callable[[LatecomerError], None]] = []
@@ -127,6 +147,14 @@ class Watchdog(ProtocolRunner[bytes, str]):
         """An exception ended this rank's work: fail, and be named for it."""
         self.broken = repr(error)
         self.fail(f"rank {self.rank}: {noticed}")
+
+    def abort(self, reason: str) -> None:
+        """Give up, here and everywhere, and be named for it; returns at once."""
+        text = f"rank {self.rank}: has aborted, {reason}"
+        verdict = RankFailure([self.rank], text)
+        trouble = Trouble(text, self.limits.grace_s, verdict)
+        if not self._is_over and self._start_thread(self._fail, trouble) is None:
+            self._fail(trouble)  # better late than never
 
     def differs(self, peer: int, doing: str, noticed: str) -> None:
         """``peer`` has something else than ``doing`` as the same operation: fail."""
@@ -204,6 +232,8 @@ class Watchdog(ProtocolRunner[bytes, str]):
             return
         self._check()
         tick_s = min(TICK_S, self.limits.wait_s / TICKS)
+        if self.limits.silence_s is not None:
+            tick_s = min(tick_s, LOOK_SHARE * self.limits.silence_s / 2)
         self._ticks.set(host.monotonic() + tick_s)
 
     def _check(self) -> None:

@@ -69,7 +69,8 @@ class AllReduceDispatcher:
     """Sums tensors over a group of ranks, each operation as is decided for it.
 
     Args:
-        store, rank, size, timeout_s, native_waits: see ``latecomer.Executor``.
+        store, rank, size, timeout_s, silence_s, join_timeout_s, native_waits: see
+            ``latecomer.Executor``.
         options: the same on all ranks.
         profile: measured latency and bandwidth (rank 0's counts); default: they are measured now,
             which takes a few operations of 2 MiB.
@@ -78,7 +79,7 @@ class AllReduceDispatcher:
 
     Raises:
         ArgumentError: a mode that can't run on the device, or ranks with different options.
-        RankFailure: ranks that did not join within ``timeout_s``.
+        RankFailure: ranks that did not join within ``join_timeout_s``.
     """
 
     def __init__(
@@ -91,6 +92,8 @@ class AllReduceDispatcher:
         profile: Profile | None = None,
         device: Device | torch.device | str = "cpu",
         timeout_s: float = 300.0,
+        silence_s: float | None = None,
+        join_timeout_s: float | None = None,
         native_waits: NativeWaits | None = None,
     ) -> None:
         streams = device_of(device)
@@ -107,7 +110,9 @@ class AllReduceDispatcher:
         self.rank = rank
         self.size = size
         self.store = store
-        group = StoreExchange(store, rank, size, timeout_s)
+        if join_timeout_s is None:
+            join_timeout_s = timeout_s
+        group = StoreExchange(store, rank, size, join_timeout_s)
         require_equal(options, group)
 
         schedules = self._make_candidates(group, on_host=streams is None)
@@ -120,11 +125,15 @@ class AllReduceDispatcher:
             device=streams or device,
             by=options.device,
             timeout_s=timeout_s,
+            silence_s=silence_s,
+            join_timeout_s=join_timeout_s,
             observer=self.rounds,
             native_waits=native_waits,
         )
         self.find_silent = self.executor.find_silent
         self._connect(group, profile)
+        if join_timeout_s != timeout_s:
+            self._native.set_timeout(timeout_s)
         self._start_control_plane()
         self.source = DispatcherRecorder(
             group, self.control_plane, self.rounds, lambda: self.executor.entered
@@ -211,6 +220,10 @@ class AllReduceDispatcher:
             )
         finally:
             self._submitter = None
+
+    def abort(self, reason: str) -> None:
+        """See ``latecomer.Executor``."""
+        self.executor.abort(reason)
 
     def close(self, *, at_once: bool = False) -> None:
         """End the threads and release the connections, when the operations in flight are done.

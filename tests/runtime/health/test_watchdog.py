@@ -92,8 +92,8 @@ def watch(peers):
     """Makes a watchdog; what it calls when it fails is in ``ended``, in order."""
     closing = contextlib.ExitStack()
 
-    def make(timeout_s, *sources):
-        watchdog = Watchdog(peers, timeout_s)
+    def make(timeout_s, *sources, silence_s=None):
+        watchdog = Watchdog(peers, timeout_s, silence_s)
         closing.callback(watchdog.close)
         watchdog.enter(0)
         for source in sources:
@@ -151,6 +151,40 @@ def test_a_wait_for_a_rank_that_goes_on_is_granted_time_again_and_again(peers, w
     assert watchdog.failure is None
     peers.statuses[1] = RankStatus(1, idle_s=SOON_S)
     assert _failure(watchdog).ranks == (1,)
+
+
+def test_where_silence_has_a_limit_a_silent_rank_is_named_long_before_the_time_out(peers, watch):
+    del peers.statuses[2]
+    failure = _failure(watch(LONG_S, Source(peer=1), silence_s=0.2))
+    assert failure.ranks == (2,)
+    assert "no sign of life for 0.2 s" in str(failure)
+
+
+def test_a_rank_that_answers_may_be_late_however_short_silence_may_be(peers, watch):
+    watchdog = watch(LONG_S, Source(peer=1), silence_s=0.05)
+    _until(lambda: peers.asked().count(1) >= 5)
+    assert watchdog.failure is None
+
+
+def test_silence_is_no_trouble_once_the_wait_has_ended(peers, watch):
+    peers.statuses.clear()
+    source = Source(peer=1)
+    watchdog = watch(LONG_S, source, silence_s=1.0)
+    _until(lambda: peers.asked().count(1) >= 1)
+    source.wait = None
+    time.sleep(1.5)  # until the question is over
+    assert watchdog.failure is None
+
+
+def test_who_aborts_names_itself_and_waits_for_nobody(peers, watch):
+    peers.statuses.clear()
+    watchdog = watch(LONG_S, Source(peer=2))
+    watchdog.abort("the loss is nan")
+    failure = _failure(watchdog)
+    assert failure.ranks == (0,)
+    assert str(failure) == "rank 0: has aborted, the loss is nan"
+    verdicts = {peer: message.verdict.ranks for peer, message in peers.sent if message.verdict}
+    assert verdicts == {1: (0,), 2: (0,)}
 
 
 def test_without_a_wait_nobody_is_asked(peers, watch):
