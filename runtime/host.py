@@ -106,6 +106,8 @@ class Host:
 
         # how ranks meet, and the library's own collectives
         self.prefixed: Callable[[str, Any], Any] = prefixed
+        self.serve_store: Callable[[str, timedelta], tuple[Any, str]] = serve_store
+        self.open_store: Callable[[str, timedelta], Any] = open_store
         self.gloo: Callable[[Any, int, int, timedelta], Any] = gloo
 
     @contextlib.contextmanager
@@ -126,6 +128,22 @@ def prefixed(prefix: str, store: Any) -> Any:
     from latecomer.runtime.torch_versions import PrefixStore  # loads torch
 
     return PrefixStore(prefix, store)
+
+
+def serve_store(address: str, timeout: timedelta) -> tuple[Any, str]:
+    """A torch store that this process serves as long as it keeps it, and where others open it."""
+    from latecomer.runtime.torch_versions import TCPStore  # loads torch
+
+    store = TCPStore(address, 0, None, True, timeout, wait_for_workers=False)
+    return store, f"{address}:{store.port}"
+
+
+def open_store(where: str, timeout: timedelta) -> Any:
+    """The torch store that another process serves there; a RuntimeError if none does in time."""
+    from latecomer.runtime.torch_versions import TCPStore  # loads torch
+
+    address, port = where.rsplit(":", 1)
+    return TCPStore(address, int(port), None, False, timeout, wait_for_workers=False)
 
 
 def gloo(store: Any, rank: int, world_size: int, timeout: timedelta) -> Any:

@@ -182,6 +182,11 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
         """Whether the outcome is known to all, or was sent often enough."""
         return self.outcome is not None and not (self._unknowing and self._tells < TELLS)
 
+    @property
+    def silent(self) -> set[int]:
+        """Ranks that have not reported, and are not proved gone."""
+        return set(range(self.world_size)) - set(self._reports) - self._gone
+
     def prove_gone(self, rank: int, now_s: float) -> None:
         """The process of ``rank`` does not exist any more, and never will again.
 

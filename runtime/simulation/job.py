@@ -9,7 +9,7 @@ from typing import Any
 
 from latecomer.runtime.at_exit import forgotten_after
 from latecomer.runtime.host import host
-from latecomer.runtime.simulation.meeting import Gloo, Store
+from latecomer.runtime.simulation.meeting import Gloo, Store, Stores
 from latecomer.runtime.simulation.network import Network, Weather
 from latecomer.runtime.simulation.threads import Thread, Threads
 from latecomer.runtime.simulation.world import BEGIN_S, Stuck, Task, World
@@ -67,6 +67,7 @@ class Job:
         self.network = Network(self.world, weather or Weather())
         self.gloo = Gloo(self.world, self.network)
         self.store = Store(self.world)
+        self.stores = Stores(self.world)
         self.mains: dict[int, Task] = {}
         self.killed_s: dict[int, float] = {}  # by rank: when, in the world's time
         self._results: dict[int, Any] = {}
@@ -116,6 +117,7 @@ class Job:
         self.world.kill(rank)
         self.network.lose_host(rank, resets=resets)
         self.gloo.lose(rank)
+        self.stores.lose(rank)
 
     def stop(self, rank: int, for_s: float) -> None:
         """Stop a rank's process for a while; its kernel goes on."""
@@ -162,5 +164,7 @@ class Job:
             "sleep": sleep,
             "random_token": random_token,
             "prefixed": lambda prefix, store: store.under(prefix),
+            "serve_store": self.stores.serve,
+            "open_store": self.stores.open,
             "gloo": self.gloo,
         }

@@ -93,6 +93,34 @@ class Store:
             raise RuntimeError("Connection to the store was reset")
 
 
+class Stores:
+    """The stores that ranks serve; one is gone when its rank is killed."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._served: dict[str, tuple[int, Store]] = {}
+
+    def serve(self, address: str, timeout: timedelta) -> tuple[Store, str]:
+        """A store on the current rank, and where it is."""
+        where = f"{address}:{self._world.number()}"
+        store = Store(self._world)
+        self._served[where] = self._world.rank, store
+        return store, where
+
+    def open(self, where: str, timeout: timedelta) -> Store:
+        """The store that another rank serves there."""
+        _, store = self._served[where]
+        store._ask()
+        return store
+
+    def lose(self, rank: int) -> None:
+        """A rank's process is gone, and its stores with it."""
+        for owner, store in self._served.values():
+            if owner == rank:
+                store.shared.is_gone = True
+                store.shared.waiters.wake()
+
+
 @dataclass
 class Shared:
     """What is in a store, and how it is."""

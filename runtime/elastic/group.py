@@ -1,0 +1,425 @@
+"""A group of replicas that goes on without those that die, and takes in those that come back.
+
+    view 0 ── a rank fails ──> agreement ──> view 1 ── a replica applies ──> agreement ──> view 2
+      │                        of the survivors │                            of all          │
+      └ engine 0, for 4 ranks                   └ engine 1, for 3 ranks                      └ ...
+
+A view's engine runs its operations; when it fails, or all have seen that somebody wants to come in,
+a thread of each member agrees with the others' on the next view, over the control channel of the
+one that ends, makes the engine for it, and lets the members go on. No main thread takes part, so a
+rank that is late, and will be for a minute, holds nobody up. Should the next view's engine not
+start, since one more has died, they agree once more, over the same channel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection
+from datetime import timedelta
+
+import msgspec
+import torch
+
+from latecomer.runtime.elastic.agreement import (
+    Agreement,
+    AgreementEvent,
+    AgreementMessage,
+    Decided,
+    MustChoose,
+)
+from latecomer.runtime.elastic.meeting import Meeting
+from latecomer.runtime.elastic.presence import Presence, is_gone
+from latecomer.runtime.elastic.view import STANDING, VIEW, Member, Standing, View, next_view
+from latecomer.runtime.host import Empty, Queue, host
+from latecomer.runtime.network.addresses import own_address
+from latecomer.runtime.network.control_channel import ControlChannel
+from latecomer.runtime.network.protocol import ProtocolRunner
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.policy.alone import GroupOfOne
+from latecomer.runtime.policy.cost_model import Profile
+from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.options import Options
+from latecomer.runtime.torch_versions import Store
+from latecomer.verify.errors import LatecomerError, RankFailure
+
+PROBE_S = 0.05  # between two times that hosts are asked whether a silent rank's process exists
+LOOK_S = 0.2  # between two looks for replicas that want to come in
+
+Engine = AllReduceDispatcher | GroupOfOne
+
+logger = logging.getLogger("latecomer")
+
+
+class LeftBehind(RankFailure):
+    """The others go on without this replica; it may apply anew."""
+
+
+class Group:
+    """One replica's membership.
+
+    Args:
+        store: where replicas find each other; nothing else uses it under the same prefix.
+        replica, replicas: this one's number, and how many there are at the start.
+        microbatches: in each step.
+        options: of the engines' mode.
+        device: of the tensors.
+        timeout_s, silence_s: see :class:`latecomer.Executor`.
+        join_timeout_s: how long replicas wait for each other when a view begins.
+        standing: tells how far this replica is when the view of that number has ended, and no
+            operation of it is under way any more. From then on that is how far it is.
+        begins: is told of each view, with its engine and its store, before this replica's main
+            thread may use it; on the thread that has made it. RankFailure: the view fails at once.
+
+    Raises:
+        RankFailure: replicas that did not come in time.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        replica: int,
+        replicas: int,
+        *,
+        microbatches: int,
+        options: Options,
+        device: torch.device,
+        timeout_s: float,
+        silence_s: float,
+        join_timeout_s: float,
+        standing: Callable[[int], Standing],
+        begins: Callable[[View, Engine, StoreExchange], None],
+    ) -> None:
+        self.replica = replica
+        self._microbatches = microbatches
+        self._options = options
+        self._device = device
+        self._timeout_s = timeout_s
+        self._silence_s = silence_s
+        self._join_timeout_s = join_timeout_s
+        self._standing = standing
+        self._begins = begins
+        self._profile: Profile | None = None
+        self._changed = host.Condition()  # guards what follows
+        self._view: View | None = None  # in force, or None while there is none
+        self._engine: Engine | None = None
+        self._ending = -1  # the number of the last view that ends or has ended
+        self._failure: LatecomerError | None = None  # why this replica does not go on
+        self._is_closed = False
+        self._applicants: dict[str, Member] = {}
+        self._store: Store | None = None  # of the view, if this replica serves it
+
+        exchange = StoreExchange(store, replica, replicas, join_timeout_s)
+        self._meeting = Meeting(exchange)
+        self._meeting_store = store
+        self.address = own_address(store)
+        self._presence = Presence(self.address)
+
+    def join(self) -> View:
+        """Take part from the first view, or apply to the group that there is (blocks)."""
+        last = self._meeting.last_view()
+        if last is None:
+            first = self._meeting.first_view(self._presence.where, self._microbatches)
+            self._begin(first, host.prefixed("views/0", self._meeting_store))
+            return first
+        return self.apply()
+
+    def apply(self) -> View:
+        """Ask the group to take this replica in, and go on in the view that does (blocks)."""
+        with self._changed:
+            self._failure = None
+        view = self._meeting.apply(self._presence.where)
+        self._begin(view, self._open(view))
+        return view
+
+    @property
+    def wants_to_grow(self) -> bool:
+        """Whether this rank knows of a replica that waits to be taken in."""
+        return bool(self._applicants)
+
+    def view_after(self, number: int) -> View:
+        """The first view after this one, once it is in force here (blocks).
+
+        Raises:
+            LeftBehind: the others go on without this replica.
+            RankFailure: too few are left to go on, or they do not agree in time.
+        """
+        with self._changed:
+            self._changed.wait_for(self._is_there_after(number))
+            if self._failure is not None:
+                raise self._failure
+            assert self._view is not None
+            return self._view
+
+    def grow(self, number: int) -> None:
+        """End this view, on all its members after the same step, to take in who waits."""
+        self._end(number, suspects=(), grows=True)
+
+    def close(self) -> None:
+        """Leave for good."""
+        with self._changed:
+            self._is_closed = True
+            engine = self._engine
+        if engine is not None:
+            engine.close()
+        self._presence.close()
+
+    def _is_there_after(self, number: int) -> Callable[[], bool]:
+        def is_there() -> bool:
+            is_later = self._view is not None and self._view.number > number
+            return is_later or self._failure is not None
+
+        return is_there
+
+    def _end(self, number: int, suspects: Collection[int], *, grows: bool) -> None:
+        """A view ends: agree on the next one, on a thread of its own; once for each view."""
+        with self._changed:
+            view = self._view
+            engine = self._engine
+            if self._is_closed or view is None or view.number != number:
+                return
+            if self._ending >= number:
+                return
+            self._ending = number
+            self._view = None
+        assert engine is not None
+        standing = msgspec.structs.replace(self._standing(number), grows=grows)
+        host.Thread(
+            target=self._go_over,
+            args=(view, engine, standing, suspects),
+            name="latecomer-elastic",
+            daemon=True,
+        ).start()
+
+    def _go_over(
+        self, view: View, engine: Engine, standing: Standing, suspects: Collection[int]
+    ) -> None:
+        """From a view to the next one that starts."""
+        try:
+            self._go_on(view, engine, standing, suspects)
+        except LatecomerError as error:
+            self._give_up(error)
+        except Exception as error:
+            logger.exception("replica %d does not go on after view %d", self.replica, view.number)
+            self._give_up(LatecomerError(f"replica {self.replica} does not go on: {error!r}"))
+        finally:
+            engine.close(at_once=True)
+
+    def _go_on(
+        self, view: View, engine: Engine, standing: Standing, suspects: Collection[int]
+    ) -> None:
+        failed = set(suspects)
+        attempt = 0
+        while True:
+            following = self._agreed(view, engine, attempt, standing, failed)
+            if self.replica not in following.replicas:
+                raise self._left_behind(view)
+            try:
+                self._begin(following, self._open(following))
+            except RankFailure as failure:
+                logger.warning("view %d does not start: %s", following.number, failure)
+                for rank in failure.ranks:
+                    replica = following.replicas[rank]
+                    if replica in view.replicas:
+                        failed.add(view.rank_of(replica))
+                standing = msgspec.structs.replace(standing, grows=False)
+                attempt += 1
+            else:
+                return
+
+    def _agreed(
+        self,
+        view: View,
+        engine: Engine,
+        attempt: int,
+        standing: Standing,
+        suspects: Collection[int],
+    ) -> View:
+        """The next view, on which all who go on agree."""
+        if isinstance(engine, GroupOfOne):
+            return self._choose(view, {0: standing})
+        # it goes on to tell the outcome until the channel is closed, when the next view has begun
+        agreeing = _Agreeing(
+            engine.executor.datagrams, attempt, standing, suspects, self._silence_s
+        )
+        return self._wait_for_outcome(view, agreeing)
+
+    def _wait_for_outcome(self, view: View, agreeing: _Agreeing) -> View:
+        give_up_s = host.monotonic() + self._join_timeout_s
+        while True:
+            event = agreeing.next_event(PROBE_S)
+            if isinstance(event, Decided):
+                return VIEW.decode(event.outcome)
+            if isinstance(event, MustChoose):
+                standings = {
+                    rank: STANDING.decode(content) for rank, content in event.reports.items()
+                }
+                chosen = self._choose(view, standings)
+                agreeing.choose(event, msgspec.json.encode(chosen))
+            elif host.monotonic() > give_up_s:
+                raise self._no_outcome(view, agreeing.silent)
+            else:
+                for rank in agreeing.silent:
+                    if is_gone(view.members[rank].presence, PROBE_S):
+                        agreeing.prove_gone(rank)
+
+    def _no_outcome(self, view: View, silent: list[int]) -> RankFailure:
+        """Why there is no next view for this replica."""
+        with contextlib.suppress(RankFailure):  # of the store
+            last = self._meeting.last_view()
+            if last is not None and last.number > view.number:
+                return self._left_behind(view)
+        names = ", ".join(map(str, silent))
+        text = (
+            f"rank(s) {names}: silent, and not proved dead; the others are too few to go on by "
+            "themselves, since it may be the network that has failed"
+        )
+        return RankFailure(silent, text)
+
+    def _left_behind(self, view: View) -> LeftBehind:
+        text = f"the others have gone on without replica {self.replica}, which was silent"
+        return LeftBehind([view.rank_of(self.replica)], text)
+
+    def _choose(self, view: View, standings: dict[int, Standing]) -> View:
+        """The next view, as this rank would have it; it serves the store for it."""
+        store, where = host.serve_store(self.address, timedelta(seconds=self._join_timeout_s))
+        self._store = store
+        applicants = dict(self._applicants)
+        chosen = next_view(view, standings, tuple(applicants.values()), where)
+        if chosen.newcomers:
+            self._meeting.welcome(applicants, chosen)
+        self._applicants = {}
+        return chosen
+
+    def _open(self, view: View) -> Store:
+        limit = timedelta(seconds=self._join_timeout_s)
+        try:
+            store: Store = host.open_store(view.store, limit)
+        except RuntimeError as error:
+            raise RankFailure([], f"the store of view {view.number} is gone: {error}") from None
+        return store
+
+    def _make(self, view: View, store: Store) -> Engine:
+        """What runs the operations of a view (collective)."""
+        store = host.prefixed("engine", store)
+        rank = view.rank_of(self.replica)
+        if view.size == 1:
+            return GroupOfOne(
+                store, options=self._options, device=self._device, timeout_s=self._timeout_s
+            )
+        profile = None if self._profile is None else self._profile.for_some(view.size)
+        engine = AllReduceDispatcher(
+            store,
+            rank,
+            view.size,
+            options=self._options,
+            profile=profile,
+            device=self._device,
+            timeout_s=self._timeout_s,
+            silence_s=self._silence_s,
+            join_timeout_s=self._join_timeout_s,
+        )
+        self._profile = engine.profile
+        return engine
+
+    def _begin(self, view: View, store: Store) -> None:
+        """Make a view's engine, with all its members, and let it be in force here.
+
+        RankFailure: it does not start.
+        """
+        engine = self._make(view, store)
+        rank = view.rank_of(self.replica)
+        exchange = StoreExchange(store, rank, view.size, self._join_timeout_s)
+        logger.info(
+            "replica %d is rank %d of %d in view %d: replicas %s",
+            self.replica,
+            rank,
+            view.size,
+            view.number,
+            ", ".join(map(str, view.replicas)),
+        )
+        try:
+            self._begins(view, engine, exchange)
+        except RankFailure as failure:  # the engine's: the next view comes at once
+            logger.warning("view %d fails as it begins: %s", view.number, failure)
+        with self._changed:
+            self._view = view
+            self._engine = engine
+            self._changed.notify_all()
+        if isinstance(engine, AllReduceDispatcher):
+            engine.executor.watchdog.on_failure(
+                lambda failure: self._end(view.number, self._failed_in(failure), grows=False)
+            )
+        if rank == 0:
+            host.Thread(
+                target=self._look, args=(view,), name="latecomer-applicants", daemon=True
+            ).start()
+
+    def _failed_in(self, failure: LatecomerError) -> tuple[int, ...]:
+        return failure.ranks if isinstance(failure, RankFailure) else ()
+
+    def _look(self, view: View) -> None:
+        """Look for replicas that want to come in, as long as this rank is the view's first."""
+        try:
+            self._meeting.tell(view)
+            while self._is_in_force(view):
+                self._applicants = self._meeting.applicants(view)
+                host.sleep(LOOK_S)
+        except RankFailure as failure:  # of the store alone: the view goes on
+            logger.warning("replica %d: the group can't grow any more: %s", self.replica, failure)
+
+    def _is_in_force(self, view: View) -> bool:
+        with self._changed:
+            return self._view is view and not self._is_closed
+
+    def _give_up(self, error: LatecomerError) -> None:
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+
+class _Agreeing(ProtocolRunner[AgreementMessage, AgreementEvent]):
+    """An agreement at work, over the control channel of the view that ends."""
+
+    def __init__(
+        self,
+        datagrams: ControlChannel,
+        attempt: int,
+        standing: Standing,
+        suspects: Collection[int],
+        settle_s: float,
+    ) -> None:
+        self._events: Queue[AgreementEvent] = host.Queue()
+        self._agreement = Agreement(
+            datagrams.rank,
+            datagrams.size,
+            msgspec.json.encode(standing),
+            suspects=suspects,
+            settle_s=settle_s,
+            now_s=host.monotonic(),
+        )
+        super().__init__(self._agreement, datagrams, f"view/{attempt}", AgreementMessage)
+
+    @property
+    def silent(self) -> list[int]:
+        """Ranks that have not reported, and are not proved gone."""
+        return self.run(lambda now_s: sorted(self._agreement.silent))
+
+    def next_event(self, limit_s: float) -> AgreementEvent | None:
+        """What this rank has to do next, or the outcome; None if nothing came within the limit."""
+        try:
+            return self._events.get(timeout=limit_s)
+        except Empty:
+            return None
+
+    def choose(self, asked: MustChoose, outcome: bytes) -> None:
+        """See :meth:`Agreement.choose`."""
+        self.run(lambda now_s: self._agreement.choose(asked.ballot, outcome, now_s))
+
+    def prove_gone(self, rank: int) -> None:
+        """See :meth:`Agreement.prove_gone`."""
+        self.run(lambda now_s: self._agreement.prove_gone(rank, now_s))
+
+    def handle_event(self, event: AgreementEvent) -> None:
+        """Hand it to the thread that goes from one view to the next."""
+        self._events.put(event)

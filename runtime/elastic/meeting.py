@@ -1,0 +1,82 @@
+"""Where replicas find their group: a store that outlives them, used at the start and to come back.
+
+Under ``view`` is the last view, written by its rank 0. A replica that finds one applies, with a
+number that tells its process from those before it; the group answers with the view that takes it
+in. Without the store a group goes on as it is, and can't grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from latecomer.runtime.elastic.view import VIEW, Member, View, dealt
+from latecomer.runtime.host import host
+from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.verify.errors import RankFailure
+
+
+class Meeting:
+    """One replica's end of it.
+
+    Args:
+        group: the store; its time-out is how long replicas wait for each other.
+    """
+
+    def __init__(self, group: StoreExchange) -> None:
+        self._group = group
+        self._replica = group.rank
+        self._welcomed: set[str] = set()  # applications that were answered
+
+    def last_view(self) -> View | None:
+        """The view that was in force the last time that somebody said so; None before the first."""
+        found = self._group.peek({0: "view"})
+        return VIEW.decode(found[0]) if found else None
+
+    def first_view(self, presence: str, microbatches: int) -> View:
+        """The view of all replicas, which meet here (collective)."""
+        presences = self._group.all_gather("presence", presence)
+        members = tuple(Member(replica, presences[replica]) for replica in sorted(presences))
+        return View(
+            number=0,
+            members=members,
+            step=0,
+            behind=(),
+            newcomers=(),
+            owners=dealt(microbatches, len(members)),
+            store="",
+        )
+
+    def tell(self, view: View) -> None:
+        """This view is in force now."""
+        self._group.send("view", msgspec.json.encode(view).decode())
+
+    def apply(self, presence: str) -> View:
+        """Ask to be taken in; the view that does, or a RankFailure if none comes in time."""
+        own = Member(self._replica, presence)
+        number = host.random_token(8)
+        self._group.send(f"applies/{self._replica}", msgspec.json.encode((number, own)).decode())
+        answer = self._group.receive({0: f"welcome/{number}"})
+        if not answer:
+            text = f"the group has not taken replica {self._replica} in within the time to join"
+            raise RankFailure([], text)
+        return VIEW.decode(answer[0])
+
+    def applicants(self, view: View) -> dict[str, Member]:
+        """Who waits to be taken in, by the application's number; RankFailure: the store is gone."""
+        absent = set(range(self._group.world_size)) - set(view.replicas)
+        found = self._group.peek({replica: f"applies/{replica}" for replica in absent})
+        applicants = {}
+        for text in found.values():
+            number, member = msgspec.json.decode(text, type=tuple[str, Member])
+            if number not in self._welcomed:
+                applicants[number] = member
+        return applicants
+
+    def welcome(self, numbers: Iterable[str], view: View) -> None:
+        """Take these in, with a view; each once, whatever comes of it."""
+        text = msgspec.json.encode(view).decode()
+        for number in numbers:
+            self._welcomed.add(number)
+            self._group.send(f"welcome/{number}", text)
