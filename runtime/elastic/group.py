@@ -44,6 +44,7 @@ from latecomer.runtime.torch_versions import Store
 from latecomer.verify.errors import LatecomerError, RankFailure
 
 PROBE_S = 0.05  # between two times that hosts are asked whether a silent rank's process exists
+APPLICATIONS = 5  # of a replica that wants to come in, if the group changes meanwhile
 LOOK_S = 0.2  # between two looks for replicas that want to come in
 
 Engine = AllReduceDispatcher | GroupOfOne
@@ -106,7 +107,7 @@ class Group:
         self._ending = -1  # the number of the last view that ends or has ended
         self._failure: LatecomerError | None = None  # why this replica does not go on
         self._is_closed = False
-        self._applicants: dict[str, Member] = {}
+        self._applicants: tuple[Member, ...] = ()
         self._store: Store | None = None  # of the view, if this replica serves it
 
         exchange = StoreExchange(store, replica, replicas, join_timeout_s)
@@ -125,11 +126,22 @@ class Group:
         return self.apply()
 
     def apply(self) -> View:
-        """Ask the group to take this replica in, and go on in the view that does (blocks)."""
+        """Ask the group to take this replica in, and go on in the view that does (blocks).
+
+        Again, where the view that was to does not start, or fails as it begins.
+        """
         with self._changed:
             self._failure = None
-        view = self._meeting.apply(self._presence.where)
-        self._begin(view, self._open(view))
+        for attempt in range(1, APPLICATIONS + 1):
+            view = self._meeting.apply(self._presence.where)
+            try:
+                self._begin(view, self._open(view))
+            except RankFailure as failure:
+                if attempt == APPLICATIONS:
+                    raise
+                logger.warning("view %d does not start: %s", view.number, failure)
+            else:
+                break
         return view
 
     @property
@@ -214,6 +226,8 @@ class Group:
             following = self._agreed(view, engine, attempt, standing, failed)
             if self.replica not in following.replicas:
                 raise self._left_behind(view)
+            if following.newcomers and following.members[0].replica == self.replica:
+                self._meeting.welcome(following)
             try:
                 self._begin(following, self._open(following))
             except RankFailure as failure:
@@ -284,12 +298,7 @@ class Group:
         """The next view, as this rank would have it; it serves the store for it."""
         store, where = host.serve_store(self.address, timedelta(seconds=self._join_timeout_s))
         self._store = store
-        applicants = dict(self._applicants)
-        chosen = next_view(view, standings, tuple(applicants.values()), where)
-        if chosen.newcomers:
-            self._meeting.welcome(applicants, chosen)
-        self._applicants = {}
-        return chosen
+        return next_view(view, standings, self._applicants, where)
 
     def _open(self, view: View) -> Store:
         limit = timedelta(seconds=self._join_timeout_s)

@@ -146,6 +146,7 @@ class Job:
             begins=self._begins,
         )
         self._view = self._group.join()
+        self._wait_for_state()
         self._next = self._done - 1 if self._view.newcomers else 0
 
     @property
@@ -216,7 +217,16 @@ class Job:
         with self._lock:
             self._has_state = False
         self._view = self._group.apply()
+        self._wait_for_state()
         step.number = self._done - 1
+
+    def _wait_for_state(self) -> None:
+        """Apply again where a view that has taken this replica in ends before it has got a state."""
+        while not self._has_state:
+            try:
+                self._view = self._group.view_after(self._view.number)
+            except LeftBehind:
+                self._view = self._group.apply()
 
     def _average(self, view: View, step: int, kept: list[list[torch.Tensor]]) -> bool:
         """Average over all replicas; whether one waits to be taken in. RankFailure: not done."""

@@ -7,8 +7,6 @@ in. Without the store a group goes on as it is, and can't grow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 from latecomer.runtime.elastic.view import VIEW, Member, View, dealt
@@ -54,29 +52,28 @@ class Meeting:
 
     def apply(self, presence: str) -> View:
         """Ask to be taken in; the view that does, or a RankFailure if none comes in time."""
-        own = Member(self._replica, presence)
         number = host.random_token(8)
-        self._group.send(f"applies/{self._replica}", msgspec.json.encode((number, own)).decode())
+        own = Member(self._replica, presence, number)
+        self._group.send(f"applies/{self._replica}", msgspec.json.encode(own).decode())
         answer = self._group.receive({0: f"welcome/{number}"})
+        # what has been answered, or is given up, must not be found by who looks later
+        self._group.send(f"applies/{self._replica}", "")
         if not answer:
             text = f"the group has not taken replica {self._replica} in within the time to join"
             raise RankFailure([], text)
         return VIEW.decode(answer[0])
 
-    def applicants(self, view: View) -> dict[str, Member]:
-        """Who waits to be taken in, by the application's number; RankFailure: the store is gone."""
+    def applicants(self, view: View) -> tuple[Member, ...]:
+        """Who waits to be taken in; RankFailure: the store is gone."""
         absent = set(range(self._group.world_size)) - set(view.replicas)
         found = self._group.peek({replica: f"applies/{replica}" for replica in absent})
-        applicants = {}
-        for text in found.values():
-            number, member = msgspec.json.decode(text, type=tuple[str, Member])
-            if number not in self._welcomed:
-                applicants[number] = member
-        return applicants
+        members = [msgspec.json.decode(text, type=Member) for text in found.values() if text]
+        return tuple(each for each in members if each.application not in self._welcomed)
 
-    def welcome(self, numbers: Iterable[str], view: View) -> None:
-        """Take these in, with a view; each once, whatever comes of it."""
+    def welcome(self, view: View) -> None:
+        """Tell a view's newcomers that it takes them in; each once, whatever comes of it."""
         text = msgspec.json.encode(view).decode()
-        for number in numbers:
+        for rank in view.newcomers:
+            number = view.members[rank].application
             self._welcomed.add(number)
             self._group.send(f"welcome/{number}", text)

@@ -12,6 +12,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
 
     replica: int  # its number in the job, which a process that takes its place has, too
     presence: str  # where its host says whether its process exists
+    application: str = ""  # the number under which it has asked to be taken in
 
 
 class View(msgspec.Struct, frozen=True):

@@ -152,11 +152,12 @@ class Gloo:
     def __init__(self, world: World, network: Network) -> None:
         self._world = world
         self._network = network
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[tuple[int, str], _Group] = {}
 
     def __call__(self, store: Store, rank: int, size: int, timeout: timedelta) -> GlooRank:
-        """The group that meets under the store's prefix."""
-        group = self._groups.setdefault(store.prefix, _Group(self._world, self._network, size))
+        """The group that meets in this store under its prefix."""
+        where = id(store.shared), store.prefix
+        group = self._groups.setdefault(where, _Group(self._world, self._network, size))
         return GlooRank(group, rank, timeout.total_seconds())
 
     def lose(self, rank: int) -> None:
