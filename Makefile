@@ -8,7 +8,7 @@ FRAMEWORKS_PINS := -c constraints.txt -c tests/frameworks/constraints.txt
 # A run of the tests starts hundreds of processes: each would compile all modules again without it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-bits test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-gpu-logic test-hunt test-differential test-docs test-viewer test-lab test-wheel fuzz simulate hunt mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
+.PHONY: help demo demo-bits demo-elastic test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-gpu-logic test-hunt test-differential test-docs test-viewer test-lab test-wheel fuzz simulate hunt mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -33,6 +33,9 @@ $(FRAMEWORKS)/ready: pyproject.toml constraints.txt tests/frameworks/constraints
 
 demo: $(READY)   ## synthesize, prove and train with one late rank, beside plain DDP (about a minute)
 	$(BIN)/python examples/demo.py
+
+demo-elastic: $(READY)  ## a replica dies and comes back: the same parameters, bit for bit (half a minute)
+	$(BIN)/python examples/elastic.py
 
 demo-bits: $(READY)  ## one hash of all parameters, whoever is late, in every mode, on 4 and 8 ranks (QUICK=--quick; some minutes)
 	$(BIN)/python examples/same_bits.py $(QUICK) --picture out/demo-bits/losses.svg

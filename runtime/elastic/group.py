@@ -223,9 +223,12 @@ class Group:
         failed = set(suspects)
         attempt = 0
         while True:
+            began_s = host.monotonic()
             following = self._agreed(view, engine, attempt, standing, failed)
             if self.replica not in following.replicas:
                 raise self._left_behind(view)
+            agreed_s = host.monotonic() - began_s
+            logger.info("view %d: agreed on in %.3f s", following.number, agreed_s)
             if following.newcomers and following.members[0].replica == self.replica:
                 self._meeting.welcome(following)
             try:
@@ -336,16 +339,19 @@ class Group:
 
         RankFailure: it does not start.
         """
+        began_s = host.monotonic()
         engine = self._make(view, store)
+        connected_s = host.monotonic()
         rank = view.rank_of(self.replica)
         exchange = StoreExchange(store, rank, view.size, self._join_timeout_s)
         logger.info(
-            "replica %d is rank %d of %d in view %d: replicas %s",
+            "replica %d is rank %d of %d in view %d: replicas %s (connected in %.3f s)",
             self.replica,
             rank,
             view.size,
             view.number,
             ", ".join(map(str, view.replicas)),
+            connected_s - began_s,
         )
         try:
             self._begins(view, engine, exchange)

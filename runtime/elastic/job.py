@@ -221,7 +221,7 @@ class Job:
         step.number = self._done - 1
 
     def _wait_for_state(self) -> None:
-        """Apply again where a view that has taken this replica in ends before it has got a state."""
+        """Apply again where a view ends that has taken this replica in and given it no state."""
         while not self._has_state:
             try:
                 self._view = self._group.view_after(self._view.number)

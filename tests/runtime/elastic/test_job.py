@@ -1,4 +1,4 @@
-"""Replicas on simulated hosts: some die, stop or come back, and all end with the same parameters."""
+"""Replicas on simulated hosts: some die, stop or come back; all end with the same parameters."""
 
 from __future__ import annotations
 
@@ -221,6 +221,7 @@ def test_half_of_a_group_that_is_cut_in_two_does_not_go_on():
                         for there in (2, 3):
                             job.network.cut(here, there, job.world.now_s + 1000.0)
                             job.network.cut(there, here, job.world.now_s + 1000.0)
+                    host.sleep(2.0)  # the others wait, and hear nothing of those beyond the cut
 
             with pytest.raises(RankFailure, match="silent, and not proved dead"):
                 _train(store, rank, faults=faults)

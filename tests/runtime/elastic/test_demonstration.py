@@ -1,0 +1,23 @@
+"""``examples/elastic.py`` with real processes: one dies and comes back, and nothing shows of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.runtime.spawning import execute
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def test_a_death_and_a_return_leave_the_same_bits(tmp_path):
+    file = tmp_path / "found.json"
+    result = execute(sys.executable, EXAMPLES / "elastic.py", "--steps", "60", "--json", file)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "equal, bit for bit" in result.stdout
+    found = json.loads(file.read_text())
+    assert set(found["hashes"]) == {found["alone"]}
+    replicas = [of_view for _, of_view in found["views"]]
+    assert replicas[:2] == [[0, 1, 2, 3], [0, 2, 3]]
+    assert sorted(replicas[-1]) == [0, 1, 2, 3]
