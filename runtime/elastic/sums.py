@@ -8,15 +8,13 @@ import numpy as np
 import torch
 
 from latecomer.runtime.elastic.gradients import Bucket
+from latecomer.runtime.elastic.group import Engine
 from latecomer.runtime.network.store_exchange import StoreExchange
-from latecomer.runtime.policy.alone import GroupOfOne
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.samebits.contributions import Contributions, TensorExponents
 from latecomer.runtime.samebits.repetition import NativeRepetition, Repetition, RepetitionAlone
 from latecomer.runtime.samebits.summing import SameBits
 from latecomer.runtime.work import AllReduceWork
-
-Engine = AllReduceDispatcher | GroupOfOne
 
 
 class Sums(Protocol):
