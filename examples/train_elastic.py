@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import json
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -46,12 +47,14 @@ def main() -> None:
     parser.add_argument("--silence", type=float, default=0.3, help="seconds")
     parser.add_argument("--compute", type=float, default=0.005, help="seconds for a microbatch")
     parser.add_argument("--late", type=float, default=0.0, help="seconds more in each step")
+    parser.add_argument("--until", type=Path, help="be late in the middle until this file is there")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
+    tell(begins=options.replica)
     job = elastic.Job(
         model,
         optimizer,
@@ -71,6 +74,8 @@ def main() -> None:
             loss.backward()
             time.sleep(options.compute)
         time.sleep(options.late)
+        while options.until and step.number == options.steps // 2 and not options.until.exists():
+            time.sleep(0.01)
         optimizer.step()
         tell(step=step.number, view=job.view.number, replicas=job.view.replicas)
     job.close()

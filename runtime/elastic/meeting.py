@@ -59,7 +59,10 @@ class Meeting:
         # what has been answered, or is given up, must not be found by who looks later
         self._group.send(f"applies/{self._replica}", "")
         if not answer:
-            text = f"the group has not taken replica {self._replica} in within the time to join"
+            text = (
+                f"the group has not taken replica {self._replica} in within the time to join: it "
+                "may have finished, or be gone"
+            )
             raise RankFailure([], text)
         return VIEW.decode(answer[0])
 

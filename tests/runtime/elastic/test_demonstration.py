@@ -6,11 +6,14 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.runtime.spawning import execute
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
+@pytest.mark.slow_first
 def test_a_death_and_a_return_leave_the_same_bits(tmp_path):
     file = tmp_path / "found.json"
     result = execute(sys.executable, EXAMPLES / "elastic.py", "--steps", "60", "--json", file)
