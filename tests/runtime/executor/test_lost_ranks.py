@@ -13,7 +13,7 @@ import torch
 from latecomer.runtime import Executor, Observer, load
 from latecomer.runtime.health import watchdog
 from latecomer.runtime.host import host
-from latecomer.verify.errors import RankFailure
+from latecomer.verify.errors import ArgumentError, RankFailure
 from tests.runtime.schedules import arrivals, straggler
 from tests.runtime.simulated import NEVER_S, Fault, die, on_hosts, stop
 
@@ -182,3 +182,83 @@ def test_a_wait_for_a_late_rank_is_not_held_against_those_between():
             result, took_s = outcome.result
             assert result == 4.0
             assert took_s > 6.0 or rank == 3
+
+
+@pytest.mark.parametrize("silence_s", [0.2, 1.0])
+def test_a_rank_that_is_silent_is_named_within_a_little_more_than_silence_may_last(silence_s):
+    """Its host keeps its connections open: only that it does not answer tells."""
+
+    def made(job):
+        def body(rank, size, store):
+            times = {"timeout_s": 600.0, "silence_s": silence_s, "join_timeout_s": 30.0}
+            executor = Executor(ONE, store, rank, size, **times)
+            executor.submit(torch.ones(5_000)).wait()
+            if rank == 2:
+                stop(job, rank, NEVER_S)
+            began_s = host.monotonic()
+            with pytest.raises(RankFailure) as failed:
+                executor.submit(torch.ones(5_000)).wait()
+            took_s = host.monotonic() - began_s
+            executor.close()
+            return failed.value.ranks, took_s
+
+        return body
+
+    for outcomes in on_hosts(4, made, victims=[2]):
+        for rank in (0, 1, 3):
+            ranks, took_s = outcomes[rank].result
+            assert ranks == (2,)
+            assert silence_s <= took_s < 1.6 * silence_s
+
+
+def test_a_rank_that_is_late_is_no_silent_one():
+    def made(job):
+        def body(rank, size, store):
+            times = {"timeout_s": 600.0, "silence_s": 0.3, "join_timeout_s": 30.0}
+            executor = Executor(ONE, store, rank, size, **times)
+            host.sleep(30.0 if rank == 1 else 0.0)
+            total = executor.submit(torch.ones(5_000)).wait()
+            executor.close()
+            return total[0].item()
+
+        return body
+
+    for outcomes in on_hosts(4, made):
+        assert {outcome.result for outcome in outcomes.values()} == {4.0}
+
+
+def test_who_aborts_returns_at_once_and_all_name_it_at_once():
+    def made(job):
+        def body(rank, size, store):
+            executor = Executor(ONE, store, rank, size, timeout_s=600.0)
+            works = [executor.submit(torch.ones(5_000)) for _ in range(3)] if rank != 3 else []
+            host.sleep(1.0)
+            began_s = host.monotonic()
+            if rank == 3:
+                executor.abort("no data is left")
+            took_s = host.monotonic() - began_s
+            with pytest.raises(RankFailure, match="rank 3: has aborted, no data is left") as failed:
+                (works or [executor.submit(torch.ones(5_000))])[0].wait()
+            raised_s = host.monotonic() - began_s
+            executor.close()
+            return failed.value.ranks, took_s, raised_s
+
+        return body
+
+    for outcomes in on_hosts(4, made):
+        for outcome in outcomes.values():
+            ranks, took_s, raised_s = outcome.result
+            assert ranks == (3,)
+            assert took_s < 0.05
+            assert raised_s < 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("silence_s", 0.0), ("silence_s", 31.0), ("join_timeout_s", -1.0)]
+)
+def test_times_that_make_no_sense_are_refused(name, value):
+    def body(rank, size, store):
+        with pytest.raises(ArgumentError, match=name):
+            Executor(ONE, store, rank, size, timeout_s=60.0, **{name: value})
+
+    on_hosts(4, lambda job: body, seeds=[0])
