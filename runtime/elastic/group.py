@@ -14,6 +14,7 @@ start, since one more has died, they agree once more, over the same channel.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Callable, Collection
 from datetime import timedelta
@@ -311,6 +312,24 @@ class Group:
             raise RankFailure([], f"the store of view {view.number} is gone: {error}") from None
         return store
 
+    def _meet(self, view: View, exchange: StoreExchange) -> None:
+        """Wait until all members are there; RankFailure as soon as one is proved gone.
+
+        Connecting would wait for it for the whole time to join.
+        """
+        exchange.send(f"here/{exchange.rank}")
+        keys = {rank: f"here/{rank}" for rank in range(view.size)}
+        give_up_s = host.monotonic() + self._join_timeout_s
+        glance = dataclasses.replace(exchange, timeout_s=PROBE_S)
+        while absent := sorted(keys.keys() - glance.receive(keys).keys()):
+            gone = [rank for rank in absent if is_gone(view.members[rank].presence, PROBE_S)]
+            names = ", ".join(map(str, gone or absent))
+            if gone:
+                raise RankFailure(gone, f"rank(s) {names} died before view {view.number} began")
+            if host.monotonic() > give_up_s:
+                text = f"rank(s) {names}: did not join within {self._join_timeout_s:g} s"
+                raise RankFailure(absent, text)
+
     def _make(self, view: View, store: Store) -> Engine:
         """What runs the operations of a view (collective)."""
         store = host.prefixed("engine", store)
@@ -340,10 +359,11 @@ class Group:
         RankFailure: it does not start.
         """
         began_s = host.monotonic()
-        engine = self._make(view, store)
-        connected_s = host.monotonic()
         rank = view.rank_of(self.replica)
         exchange = StoreExchange(store, rank, view.size, self._join_timeout_s)
+        self._meet(view, exchange)
+        engine = self._make(view, store)
+        connected_s = host.monotonic()
         logger.info(
             "replica %d is rank %d of %d in view %d: replicas %s (connected in %.3f s)",
             self.replica,

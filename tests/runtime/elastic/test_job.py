@@ -18,7 +18,7 @@ STEPS = 5
 MICROBATCHES = 8
 SOME = SEEDS[::2]
 TIMES = {"silence_s": 0.5, "timeout_s": 60.0, "join_timeout_s": 10.0}
-COMPUTE_S = 0.01  # for a microbatch
+COMPUTE_S = 0.03  # for a microbatch
 
 
 def _model():
