@@ -1,7 +1,7 @@
 """``bits="same"`` beside sums of floats: how accurate they are, and how long they take.
 
     python -m bench.same_bits accuracy [--dtypes float32 bfloat16 float16 float64] [--steps 200]
-    python -m bench.same_bits loopback [--modes native auto] [--repeats 25]
+    python -m bench.same_bits loopback [--modes native auto] [--repeats 25] [--ranks 4]
                                        [--sizes 256KiB 1MiB 4MiB 16MiB]
     python -m bench.same_bits lab [--rate 200] [--modes ...] [--sizes ...] [--repeats 9]
 
@@ -32,6 +32,7 @@ def main() -> None:
 
     loopback = parts.add_parser("loopback", help="time on this machine's loopback")
     loopback.add_argument("--repeats", type=int, default=25)
+    loopback.add_argument("--ranks", type=int, default=timing.RANKS)
     loopback.set_defaults(run=timing.on_loopback)
 
     lab = parts.add_parser("lab", help="time on an emulated network")

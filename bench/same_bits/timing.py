@@ -1,10 +1,10 @@
 """How long all-reduces take with the same bits, over those with any bits.
 
-Four ranks, on the loopback of this machine or as hosts of ``bench.lab``, with two groups of the
-backend for each mode, which differ in ``bits`` only. In turn (any, same, any, same), nobody late,
-from the last rank's arrival to the last rank's result. The ratio is the median of the ratios of
-such pairs. Beside it stands the processor time of all ranks together, in which other work on the
-machine has less part. Each sum is checked.
+Four ranks, or as many as ``--ranks`` says, on the loopback of this machine, or as hosts of
+``bench.lab``, with two groups of the backend for each mode, which differ in ``bits`` only. In turn
+(any, same, any, same), nobody late, from the last rank's arrival to the last rank's result. The
+ratio is the median of the ratios of such pairs. Beside it stands the processor time of all ranks
+together, in which other work on the machine has less part. Each sum is checked.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def on_loopback(options: argparse.Namespace) -> None:
     table = _Table()
     said = talk(
         _forked,
-        RANKS,
+        options.ranks,
         options.modes,
         _sizes(options),
         options.repeats,
