@@ -73,12 +73,13 @@ class Job:
     Args:
         model: not wrapped; the same parameters on all replicas in the beginning, in any precision.
         optimizer: whose state a replica that comes back needs.
-        store: where replicas find each other, for example ``host:port`` of a store that outlives
-            them (``latecomer rendezvous``); a torch store must be used by nothing else.
+        store: where replicas find each other: ``host:port`` of a ``torch.distributed.TCPStore``
+            that outlives them, or a torch store. Nothing else uses it.
         replica: this one's number, 0 to ``replicas - 1``; a process that takes its place has it.
         replicas: how many there are at the start, and at most.
         microbatches: in each step, over all replicas.
-        mode, late, bits: as for ``ddp.attach``; ``late`` are replicas.
+        mode: as for ``ddp.attach``; not ``static``.
+        bits: as for ``ddp.attach``.
         silence_s: a replica that gives no sign of life for so long counts as dead.
         timeout_s: how long a replica may be late, as long as it lives.
         join_timeout_s: how long replicas wait for each other when the group changes.

@@ -192,6 +192,28 @@ def test_a_process_that_takes_a_dead_ones_place_goes_on_with_the_others_paramete
             assert sorted(replicas) == ([1, 2, 3] if giver_dies else [0, 1, 2, 3])
 
 
+def test_one_of_two_goes_on_alone_until_the_other_comes_back():
+    steps = 60
+
+    def body(job):
+        def run(rank, size, store):
+            def faults(step, microbatch):
+                if rank == 0 and step == 2:
+                    die(job, rank)
+
+            if rank == 2:
+                while 0 not in job.killed_s:
+                    host.sleep(0.1)
+                host.sleep(1.0)
+            return _train(store, rank % 2, replicas=2, faults=faults, steps=steps)
+
+        return run
+
+    for outcomes in on_hosts(3, body, victims=[0], seeds=SOME):
+        for rank in (1, 2):
+            assert outcomes[rank].result[:2] == (_undisturbed(steps), (1, 0))
+
+
 def test_a_group_that_has_lost_its_store_goes_on():
     def body(job):
         def run(rank, size, store):
