@@ -71,7 +71,7 @@ class Group:
         standing: tells how far this replica is when the view of that number has ended, and no
             operation of it is under way any more. From then on that is how far it is.
         begins: is told of each view, with its engine and its store, before this replica's main
-            thread may use it; on the thread that has made it. RankFailure: the view fails at once.
+            thread may use it; on the thread that has made it. A RankFailure ends the view.
 
     Raises:
         RankFailure: replicas that did not come in time.
@@ -105,7 +105,6 @@ class Group:
         self._changed = host.Condition()  # guards what follows
         self._view: View | None = None  # in force, or None while there is none
         self._engine: Engine | None = None
-        self._ending = -1  # the number of the last view that ends or has ended
         self._failure: LatecomerError | None = None  # why this replica does not go on
         self._is_closed = False
         self._applicants: tuple[Member, ...] = ()
@@ -191,9 +190,6 @@ class Group:
             engine = self._engine
             if self._is_closed or view is None or view.number != number:
                 return
-            if self._ending >= number:
-                return
-            self._ending = number
             self._view = None
         assert engine is not None
         standing = msgspec.structs.replace(self._standing(number), grows=grows)
@@ -230,9 +226,9 @@ class Group:
                 raise self._left_behind(view)
             agreed_s = host.monotonic() - began_s
             logger.info("view %d: agreed on in %.3f s", following.number, agreed_s)
-            if following.newcomers and following.members[0].replica == self.replica:
-                self._meeting.welcome(following)
             try:
+                if following.newcomers and following.members[0].replica == self.replica:
+                    self._meeting.welcome(following)
                 self._begin(following, self._open(following))
             except RankFailure as failure:
                 logger.warning("view %d does not start: %s", following.number, failure)
@@ -375,12 +371,19 @@ class Group:
         )
         try:
             self._begins(view, engine, exchange)
-        except RankFailure as failure:  # the engine's: the next view comes at once
+        except RankFailure as failure:
             logger.warning("view %d fails as it begins: %s", view.number, failure)
+            if isinstance(engine, AllReduceDispatcher):  # it may have failed itself: all the better
+                engine.abort(f"view {view.number} fails as it begins")
         with self._changed:
-            self._view = view
-            self._engine = engine
-            self._changed.notify_all()
+            is_closed = self._is_closed
+            if not is_closed:
+                self._view = view
+                self._engine = engine
+                self._changed.notify_all()
+        if is_closed:  # meanwhile, by the main thread
+            engine.close(at_once=True)
+            return
         if isinstance(engine, AllReduceDispatcher):
             engine.executor.watchdog.on_failure(
                 lambda failure: self._end(view.number, self._failed_in(failure), grows=False)

@@ -9,12 +9,15 @@ import torch
 
 from latecomer.runtime.elastic.gradients import Bucket
 from latecomer.runtime.elastic.group import Engine
+from latecomer.runtime.health.native_work import reason
+from latecomer.runtime.health.watchdog import Watchdog
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.samebits.contributions import Contributions, TensorExponents
 from latecomer.runtime.samebits.repetition import NativeRepetition, Repetition, RepetitionAlone
 from latecomer.runtime.samebits.summing import SameBits
 from latecomer.runtime.work import AllReduceWork
+from latecomer.verify.errors import RankFailure
 
 
 class Sums(Protocol):
@@ -89,8 +92,20 @@ class Exponents:
         assert len(left) == 0
 
 
+def _repetition(group: StoreExchange, watchdog: Watchdog) -> NativeRepetition:
+    """The group for sums that are done again (collective); RankFailure if it can't be connected."""
+    try:
+        return NativeRepetition(group, watchdog)
+    except RuntimeError as error:  # Gloo's, which names no rank
+        text = f"rank {group.rank} could not connect for repeated sums: {reason(error)}"
+        raise RankFailure([], text) from None
+
+
 class SameBitsSums:
-    """As integers, so that the bits depend on the contributions alone (collective)."""
+    """As integers, so that the bits depend on the contributions alone (collective).
+
+    RankFailure is raised if a rank is lost meanwhile.
+    """
 
     def __init__(
         self, engine: Engine, group: StoreExchange, exponents: Exponents, device: torch.device
@@ -101,7 +116,7 @@ class SameBitsSums:
         watchdog = None
         if isinstance(engine, AllReduceDispatcher):
             watchdog = engine.executor.watchdog
-            repetition = NativeRepetition(group.under("repetition"), watchdog)
+            repetition = _repetition(group.under("repetition"), watchdog)
         self._sums = SameBits(exponents.contributions, device, repetition, watchdog)
 
     def average(
