@@ -58,7 +58,6 @@ class EventLoop:
         self._submitted: deque[AllReduceWork] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._stop = self._drain = False
-        self._is_still = host.Event()  # no tensor is touched any more
         self._busy_s = math.inf  # since when the thread works, and does not wait for events
         self._moved_s = host.monotonic()
         self._bell, self._door = host.socketpair()
@@ -87,8 +86,7 @@ class EventLoop:
         self._stop = True
         self._ring()
         if host.current_thread() is not self._thread:
-            # not for the thread's end: it may be telling of a failure, to the one that aborts it
-            self._is_still.wait(STOP_S)
+            self._thread.join(STOP_S)
         for connection in self._connections.values():
             connection.cut()  # a thread that is stuck in an observer finds them so
 
@@ -127,7 +125,6 @@ class EventLoop:
                     self._turn()
             finally:
                 self._end_complete()  # what is in place is done, whatever failed after it
-                self._is_still.set()
         except PeerLost as lost:
             self._report(str(lost), None)
         except Exception as error:  # a mismatch, or an observer's: nobody may be left waiting
