@@ -3,7 +3,8 @@
 A training step repeats itself: the same all-reduces, of tensors of the same sizes, in the same
 order. So the sizes of all tensors have a period, and the tensor one period before is the same one,
 a step earlier. A period is taken to be one when it has come twice in a row, and as long as it goes
-on. Where there is none, the last tensor of the same size and dtype has to do. A wrong guess costs
+on; of several the one that has gone on for longest, since a step may repeat itself within, too.
+Where there is none, the last tensor of the same size and dtype has to do. A wrong guess costs
 accuracy or another sum, never the bits: all ranks see the same sequence, in every mode.
 """
 
@@ -39,7 +40,7 @@ class UnnamedTensors:
         self._keys.append(key)
         self._has_lasted += 1
         if self._period == 0 or self._keys[-1 - self._period] != key:
-            self._period = self._shortest_period()
+            self._period = self._best_period()
             self._has_lasted = 0
         if len(self._keys) > 4 * LONGEST_PERIOD:
             del self._keys[: -2 * LONGEST_PERIOD]
@@ -55,11 +56,21 @@ class UnnamedTensors:
         self._last[key] = exponents
         return exponents
 
-    def _shortest_period(self) -> int:
-        """Of what comes twice at the end of the sequence; 0 if nothing does."""
+    def _best_period(self) -> int:
+        """That of what repeats itself for longest at the end of the sequence; 0 if nothing does."""
+        best = 0
+        longest_run = 0
+        for period in range(1, min(LONGEST_PERIOD, len(self._keys) // 2) + 1):
+            run = self._run_of(period)
+            if run >= period and run > longest_run:
+                best = period
+                longest_run = run
+        return best
+
+    def _run_of(self, period: int) -> int:
+        """How many tensors at the end of the sequence are like those one period before."""
         keys = self._keys
-        longest = min(LONGEST_PERIOD, len(keys) // 2)
-        for period in range(1, longest + 1):
-            if keys[-1 - period] == keys[-1] and keys[-period:] == keys[-2 * period : -period]:
-                return period
-        return 0
+        run = 0
+        while run < len(keys) - period and keys[-1 - run] == keys[-1 - run - period]:
+            run += 1
+        return run

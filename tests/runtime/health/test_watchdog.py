@@ -183,8 +183,11 @@ def test_who_aborts_names_itself_and_waits_for_nobody(peers, watch):
     failure = _failure(watchdog)
     assert failure.ranks == (0,)
     assert str(failure) == "rank 0: has aborted, the loss is nan"
-    verdicts = {peer: message.verdict.ranks for peer, message in peers.sent if message.verdict}
-    assert verdicts == {1: (0,), 2: (0,)}
+
+    def named():
+        return {peer: message.verdict.ranks for peer, message in peers.sent if message.verdict}
+
+    _until(lambda: named() == {1: (0,), 2: (0,)})
 
 
 def test_without_a_wait_nobody_is_asked(peers, watch):

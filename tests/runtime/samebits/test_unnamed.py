@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from latecomer.runtime.samebits import unnamed
@@ -40,6 +40,7 @@ def test_what_comes_before_training_does_not_matter():
 
 
 @settings(max_examples=300, deadline=None)
+@example([1, 1, 2, 1, 1, 2, 1, 2], [])  # repeats itself within, at each of its beginnings
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=12),
     st.lists(st.integers(1, 5), max_size=8),
