@@ -116,9 +116,14 @@ def hunted(mutant: Mutant, seconds: float) -> tuple[int | None, int, float, str]
         if own == WITH_SAME_BITS and drawn(seed, kinds).bits != "same":
             seed += 1
             continue
-        stretch = run_stretch(range(seed, seed + 1), kinds=kinds, end_s=float("inf"))
-        if stretch.failing:
-            _, text = stretch.failing[0]
+        text = ""
+        try:
+            stretch = run_stretch(range(seed, seed + 1), kinds=kinds, end_s=float("inf"))
+            if stretch.failing:
+                _, text = stretch.failing[0]
+        except Exception as error:  # ranks that exchange what does not fit: no execution goes on
+            text = repr(error)
+        if text:
             return seed, seed + 1, time.process_time() - began_s, text.partition("\n")[0][:90]
         seed += 1
     return None, seed, time.process_time() - began_s, ""
