@@ -1,6 +1,6 @@
 """A replica dies and comes back, another one is always late: the parameters show nothing of it.
 
-    python examples/elastic.py [--steps 200] [--bits same] [--json FILE]
+    python examples/elastic.py [--steps 200] [--bits same] [--silence 0.3] [--json FILE]
 
 Four replicas train, one of them 50 ms late in every step. A third of the way one is killed, and two
 seconds later started again. Besides, one replica trains alone. With ``bits="same"`` all must end
@@ -68,7 +68,7 @@ def start(
     where: str, replica: int, replicas: int, options: argparse.Namespace, until: Path | None = None
 ) -> Replica:
     words = ["--store", where, "--replica", replica, "--replicas", replicas]
-    words += ["--steps", options.steps, "--bits", options.bits]
+    words += ["--steps", options.steps, "--bits", options.bits, "--silence", options.silence]
     if until is not None:
         words += ["--late", LATE_S, "--until", until]
     script = Path(__file__).with_name("train_elastic.py")
@@ -156,6 +156,9 @@ def main() -> int:
     )
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--bits", choices=("any", "same"), default="same")
+    parser.add_argument(
+        "--silence", type=float, default=0.3, help="seconds; more on a busy machine"
+    )
     parser.add_argument("--json", type=Path, help="write what is found here")
     options = parser.parse_args()
 
