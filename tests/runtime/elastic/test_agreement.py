@@ -236,6 +236,10 @@ def test_survivors_never_learn_different_outcomes(seed):
 @given(st.integers(0, 2**40))
 def test_survivors_learn_an_outcome_if_they_are_a_quorum(seed):
     group = survivors_of(seed)
+    # no worse than that: where nearly nothing arrives in time, ballots may clash for minutes
+    group.settle_s = SETTLE_S
+    group.lost = min(group.lost, 0.5)
+    group.longest_s = min(group.longest_s, 0.5)
     group.cut_until_s = min(group.cut_until_s, 5.0)
     group.run(limit_s=120.0)
     is_majority = 2 * len(group.living) > group.size

@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 @pytest.mark.slow_first
 def test_a_death_and_a_return_leave_the_same_bits(tmp_path):
     file = tmp_path / "found.json"
-    options = ["--steps", "60", "--silence", "5", "--json", file]
+    options = ["--steps", "100", "--silence", "5", "--json", file]
     result = execute(sys.executable, EXAMPLES / "elastic.py", *options)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "equal, bit for bit" in result.stdout
