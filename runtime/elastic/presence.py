@@ -12,16 +12,15 @@ from __future__ import annotations
 import contextlib
 import errno
 
+from latecomer.runtime.elastic.readiness import is_ready
 from latecomer.runtime.host import (
-    AF_INET,
-    AF_INET6,
     EPOLLOUT,
     SO_ERROR,
     SOCK_STREAM,
     SOL_SOCKET,
     host,
 )
-from latecomer.runtime.network.addresses import listening_socket
+from latecomer.runtime.network.addresses import family_of, listening_socket
 
 
 class Presence:
@@ -39,18 +38,12 @@ class Presence:
 def is_gone(where: str, limit_s: float) -> bool:
     """Whether the process behind a :class:`Presence` is proved gone, within ``limit_s``."""
     address, port = where.rsplit(":", 1)
-    family = AF_INET6 if ":" in address else AF_INET
-    with host.socket(family, SOCK_STREAM) as probe:
+    with host.socket(family_of(address), SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
             with contextlib.suppress(BlockingIOError):
                 probe.connect((address, int(port)))
         except OSError as error:
             return error.errno == errno.ECONNREFUSED
-        poll = host.epoll()
-        try:
-            poll.register(probe.fileno(), EPOLLOUT)
-            poll.poll(limit_s)
-        finally:
-            poll.close()
+        is_ready(probe, EPOLLOUT, limit_s)
         return probe.getsockopt(SOL_SOCKET, SO_ERROR) == errno.ECONNREFUSED

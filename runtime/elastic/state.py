@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from latecomer.runtime.host import AF_INET, AF_INET6, EPOLLIN, EPOLLOUT, SOCK_STREAM, Socket, host
-from latecomer.runtime.network.addresses import listening_socket
+from latecomer.runtime.elastic.readiness import is_ready
+from latecomer.runtime.host import EPOLLIN, EPOLLOUT, SOCK_STREAM, Socket, host
+from latecomer.runtime.network.addresses import family_of, listening_socket
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.verify.errors import RankFailure
 
@@ -49,8 +50,10 @@ def give(data: bytes, address: str, exchange: StoreExchange, newcomers: int) -> 
         deadline_s = host.monotonic() + exchange.timeout_s
         served = 0
         with listener:
-            while served < newcomers and _is_ready(listener, EPOLLIN, deadline_s):
-                with contextlib.suppress(OSError, TimeoutError):
+            while served < newcomers:
+                if not is_ready(listener, EPOLLIN, deadline_s - host.monotonic()):
+                    break
+                with contextlib.suppress(OSError):
                     connection, _ = listener.accept()
                     with connection:
                         connection.setblocking(False)
@@ -68,9 +71,8 @@ def receive(giver: int, exchange: StoreExchange) -> bytes:
     """What ``giver`` sends; RankFailure names it if that does not come within the time-out."""
     deadline_s = host.monotonic() + exchange.timeout_s
     address, port, token, length = exchange.receive_from(giver, "state").split(" ")
-    family = AF_INET6 if ":" in address else AF_INET
     try:
-        with host.socket(family, SOCK_STREAM) as connection:
+        with host.socket(family_of(address), SOCK_STREAM) as connection:
             connection.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 connection.connect((address, int(port)))
@@ -84,7 +86,7 @@ def receive(giver: int, exchange: StoreExchange) -> bytes:
 def _send(connection: Socket, data: bytes, deadline_s: float) -> None:
     left = memoryview(data)
     while left:
-        _require(_is_ready(connection, EPOLLOUT, deadline_s))
+        _require_ready(connection, EPOLLOUT, deadline_s)
         with contextlib.suppress(BlockingIOError):
             left = left[connection.send(left[:PIECE]) :]
 
@@ -92,7 +94,7 @@ def _send(connection: Socket, data: bytes, deadline_s: float) -> None:
 def _received(connection: Socket, length: int, deadline_s: float) -> bytes:
     data = bytearray()
     while len(data) < length:
-        _require(_is_ready(connection, EPOLLIN, deadline_s))
+        _require_ready(connection, EPOLLIN, deadline_s)
         with contextlib.suppress(BlockingIOError):
             piece = connection.recv(min(PIECE, length - len(data)))
             if not piece:
@@ -101,16 +103,6 @@ def _received(connection: Socket, length: int, deadline_s: float) -> bytes:
     return bytes(data)
 
 
-def _require(is_ready: bool) -> None:
-    if not is_ready:
+def _require_ready(connection: Socket, event: int, deadline_s: float) -> None:
+    if not is_ready(connection, event, deadline_s - host.monotonic()):
         raise TimeoutError("timed out")
-
-
-def _is_ready(connection: Socket, event: int, deadline_s: float) -> bool:
-    """Wait until it is, or the deadline has passed."""
-    poll = host.epoll()
-    try:
-        poll.register(connection.fileno(), event)
-        return bool(poll.poll(max(0.0, deadline_s - host.monotonic())))
-    finally:
-        poll.close()

@@ -101,6 +101,11 @@ def allowed_ports() -> range:
     raise ArgumentError(PORTS, text, "must be a range of ports, such as 29600-29663")
 
 
+def family_of(address: str) -> int:
+    """Of a socket that is to reach this IPv4 or IPv6 address."""
+    return AF_INET6 if ":" in address else AF_INET
+
+
 def listening_socket(address: str) -> Socket:
     """A TCP socket that listens on ``address`` and a port that is allowed and free.
 
@@ -125,7 +130,7 @@ def datagram_socket(address: str) -> Socket:
 
 def _on_a_free_port(kind: SocketKind, address: str, take: Callable[[Socket, int], None]) -> Socket:
     """A socket for which ``take`` has taken a port."""
-    family = AF_INET6 if ":" in address else AF_INET
+    family = family_of(address)
     ports = allowed_ports()
     begin = os.getpid() % len(ports)  # the ranks of a host do not all try the same port first
     for port in (*ports[begin:], *ports[:begin]):

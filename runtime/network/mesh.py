@@ -16,8 +16,6 @@ import struct
 from collections.abc import Collection, Generator, Iterator, Mapping
 
 from latecomer.runtime.host import (
-    AF_INET,
-    AF_INET6,
     EPOLLIN,
     EPOLLOUT,
     IPPROTO_TCP,
@@ -28,7 +26,7 @@ from latecomer.runtime.host import (
     Socket,
     host,
 )
-from latecomer.runtime.network.addresses import listening_socket
+from latecomer.runtime.network.addresses import family_of, listening_socket
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.verify.errors import RankFailure
 
@@ -159,8 +157,7 @@ class _Handshakes:
 
     def _call(self, peer: int, where: str) -> Steps:
         address, port = where.rsplit(":", 1)
-        family = AF_INET6 if ":" in address else AF_INET
-        connection = host.socket(family, SOCK_STREAM)
+        connection = host.socket(family_of(address), SOCK_STREAM)
         connection.setblocking(False)
         with self._handshake(connection):
             with contextlib.suppress(BlockingIOError):
