@@ -121,8 +121,9 @@ class Job:
         self._device = self._buckets[0].parameters[0].device
         self._microbatches = microbatches
         self._bits = bits
-        self._exponents = Exponents(microbatches)
-        self._exponents_when_done = self._exponents.as_tensor(self._buckets)
+        # sums of floats have none
+        self._exponents = Exponents(microbatches, self._buckets if bits == "same" else [])
+        self._exponents_when_done = self._exponents.as_tensor()
 
         self._lock = host.Lock()  # guards what follows
         self._done = 0  # steps whose results this replica has
@@ -259,7 +260,7 @@ class Job:
         """So many steps are done, the last one with these results; under the lock."""
         self._done = done
         self._results = results
-        self._exponents_when_done = self._exponents.as_tensor(self._buckets)
+        self._exponents_when_done = self._exponents.as_tensor()
 
     def _standing(self, number: int) -> Standing:
         with self._lock:
@@ -273,7 +274,7 @@ class Job:
             self._running = None
         if before is not None:
             before[1].close()
-        self._exponents.load_tensor(self._exponents_when_done, self._buckets)
+        self._exponents.load_tensor(self._exponents_when_done)
         sums: Sums
         if self._bits == "same":
             sums = SameBitsSums(engine, exchange, self._exponents, self._device)
@@ -300,7 +301,7 @@ class Job:
             give(pack(state), self._group.address, exchange, len(view.newcomers))
 
         handed = [bucket.zeros() for bucket in self._buckets]
-        exponents = self._exponents.as_tensor(self._buckets)
+        exponents = self._exponents.as_tensor()
         if gives:
             for tensor, result in zip(handed, self._results, strict=True):
                 tensor.copy_(result)
@@ -317,7 +318,7 @@ class Job:
                 each.load_state_dict(received[name])
         for work in works:
             work.wait()
-        self._exponents.load_tensor(exponents, self._buckets)
+        self._exponents.load_tensor(exponents)
         with self._lock:
             self._has_state = True
             self._take(view.step, handed)

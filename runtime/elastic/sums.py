@@ -60,10 +60,11 @@ class FloatSums:
 
 
 class Exponents:
-    """Those of a model's parameters, which outlive views; see ``latecomer.runtime.samebits``."""
+    """Those of some buckets' parameters, which outlive views (``latecomer.runtime.samebits``)."""
 
-    def __init__(self, contributions: int) -> None:
+    def __init__(self, contributions: int, buckets: list[Bucket]) -> None:
         self.contributions = contributions
+        self._buckets = buckets
         self._by_name: dict[str, TensorExponents] = {}
 
     def of(self, bucket: Bucket) -> list[TensorExponents]:
@@ -75,16 +76,16 @@ class Exponents:
             found.append(self._by_name[name])
         return found
 
-    def as_tensor(self, buckets: list[Bucket]) -> torch.Tensor:
-        """The exponents of all blocks of these buckets, copied."""
-        values = [exponents.values for bucket in buckets for exponents in self.of(bucket)]
-        return torch.from_numpy(np.concatenate(values))
+    def as_tensor(self) -> torch.Tensor:
+        """The exponents of all blocks, copied."""
+        values = [exponents.values for bucket in self._buckets for exponents in self.of(bucket)]
+        return torch.from_numpy(np.concatenate([np.empty(0, np.int32), *values]))
 
-    def load_tensor(self, values: torch.Tensor, buckets: list[Bucket]) -> None:
+    def load_tensor(self, values: torch.Tensor) -> None:
         """Go on with these, whatever sums had been under way."""
         self._by_name = {}
         left = values.cpu().numpy().copy()
-        for bucket in buckets:
+        for bucket in self._buckets:
             for exponents in self.of(bucket):
                 blocks = len(exponents.values)
                 exponents.values = left[:blocks]
