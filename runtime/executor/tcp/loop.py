@@ -58,6 +58,9 @@ class EventLoop:
         self._submitted: deque[AllReduceWork] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._stop = self._drain = False
+        # It tells of a failure, and touches no tensor any more. Who gives up for the same failure
+        # aborts this loop meanwhile: each would wait for the other.
+        self._reports = False
         self._busy_s = math.inf  # since when the thread works, and does not wait for events
         self._moved_s = host.monotonic()
         self._bell, self._door = host.socketpair()
@@ -85,7 +88,7 @@ class EventLoop:
         """Stop at once: no tensor is touched any more, all connections are closed."""
         self._stop = True
         self._ring()
-        if host.current_thread() is not self._thread:
+        if host.current_thread() is not self._thread and not self._reports:
             self._thread.join(STOP_S)
         for connection in self._connections.values():
             connection.cut()  # a thread that is stuck in an observer finds them so
@@ -139,6 +142,7 @@ class EventLoop:
 
     def _report(self, noticed: str, error: Exception | None) -> None:
         self._busy_s = math.inf
+        self._reports = True
         if not self._stop:  # else it is a consequence of the failure that stopped us
             self._failed(f"rank {self._rank} {noticed}", error)
 
