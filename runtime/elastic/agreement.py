@@ -185,7 +185,12 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
     @property
     def silent(self) -> set[int]:
         """Ranks that have not reported, and are not proved gone."""
-        return set(range(self.world_size)) - set(self._reports) - self._gone
+        return self.present - set(self._reports)
+
+    @property
+    def present(self) -> set[int]:
+        """All other ranks that are not proved gone; one that has reported may die after it."""
+        return set(range(self.world_size)) - {self.rank} - self._gone
 
     def prove_gone(self, rank: int, now_s: float) -> None:
         """The process of ``rank`` does not exist any more, and never will again.

@@ -273,7 +273,7 @@ class Group:
             elif host.monotonic() > give_up_s:
                 raise self._no_outcome(view, agreeing.silent)
             else:
-                for rank in agreeing.silent:
+                for rank in agreeing.present:
                     if is_gone(view.members[rank].presence, PROBE_S):
                         agreeing.prove_gone(rank)
 
@@ -284,10 +284,16 @@ class Group:
             if last is not None and last.number > view.number:
                 return self._left_behind(view)
         names = ", ".join(map(str, silent))
-        text = (
-            f"rank(s) {names}: silent, and not proved dead; the others are too few to go on by "
-            "themselves, since it may be the network that has failed"
-        )
+        if silent:
+            text = (
+                f"rank(s) {names}: silent, and not proved dead; the others are too few to go on "
+                "by themselves, since it may be the network that has failed"
+            )
+        else:
+            text = (
+                f"replica {self.replica}: the others have not agreed with it on how to go on "
+                f"within {self._join_timeout_s:g} s; they may have given up"
+            )
         return RankFailure(silent, text)
 
     def _left_behind(self, view: View) -> LeftBehind:
@@ -440,8 +446,13 @@ class _Agreeing(ProtocolRunner[AgreementMessage, AgreementEvent]):
 
     @property
     def silent(self) -> list[int]:
-        """Ranks that have not reported, and are not proved gone."""
+        """See :attr:`Agreement.silent`."""
         return self.run(lambda now_s: sorted(self._agreement.silent))
+
+    @property
+    def present(self) -> list[int]:
+        """See :attr:`Agreement.present`."""
+        return self.run(lambda now_s: sorted(self._agreement.present))
 
     def next_event(self, limit_s: float) -> AgreementEvent | None:
         """What this rank has to do next, or the outcome; None if nothing came within the limit."""

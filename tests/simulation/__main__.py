@@ -15,13 +15,14 @@ import logging
 import os
 import sys
 import time
+from typing import Any
 
-from tests.simulation.execution import Execution, execute
-from tests.simulation.plan import KINDS, Plan, drawn, read
-from tests.simulation.shrink import shrunk
+from tests.simulation.campaign import ELASTIC, Campaign, allreduces, elastic, shrunk
+from tests.simulation.plan import KINDS
 from tests.simulation.swarm import be_quiet, swarm
 
 TELL_S = 60.0  # between two lines of progress
+KIND_HELP = f"only of this kind; {ELASTIC} is in no other swarm"
 
 
 def _options() -> argparse.Namespace:
@@ -29,7 +30,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seconds", type=float, help="begin no more seeds after so long")
-    parser.add_argument("--kind", choices=KINDS, help="only of this kind")
+    parser.add_argument("--kind", choices=(*KINDS, ELASTIC), help=KIND_HELP)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, help="this one alone")
     parser.add_argument("--plan", help="this one alone, as JSON")
@@ -40,19 +41,19 @@ def _options() -> argparse.Namespace:
 def main() -> int:
     """Run, and print what does not hold."""
     options = _options()
-    kinds = (options.kind,) if options.kind else KINDS
+    campaign = _campaign(options.kind)
     if options.plan is not None or options.seed is not None:
-        plan = read(options.plan) if options.plan else drawn(options.seed, kinds)
-        return _show_one(plan)
+        plan = campaign.read(options.plan) if options.plan else campaign.draw(options.seed)
+        return _show_one(campaign, plan)
 
     began_s = time.monotonic()
     end_s = began_s + options.seconds if options.seconds else float("inf")
     seeds = range(options.first, options.first + options.seeds)
-    failing: list[Plan] = []
+    failing: list[Any] = []  # plans
     executions = 0
     steps = 0
     told_s = began_s
-    for stretch in swarm(seeds, kinds, options.processes, end_s):
+    for stretch in swarm(campaign, seeds, options.processes, end_s):
         executions += stretch.executions
         steps += stretch.steps
         for plan, text in stretch.failing:
@@ -76,27 +77,27 @@ def main() -> int:
     )
     be_quiet()
     for plan in sorted(failing, key=lambda plan: plan.seed)[: options.show]:
-        smallest = shrunk(plan)
-        print(f"\nseed {plan.seed}, shrunk: {execute(smallest).summary}")
-        print(f"  python -m tests.simulation --plan '{smallest.as_json()}'", flush=True)
+        smallest = shrunk(campaign, plan)
+        print(f"\nseed {plan.seed}, shrunk: {campaign.execute(smallest).summary}")
+        kind = f"--kind {options.kind} " if options.kind else ""
+        print(f"  python -m tests.simulation {kind}--plan '{smallest.as_json()}'", flush=True)
     return bool(failing)
 
 
-def _show_one(plan: Plan) -> int:
+def _campaign(kind: str | None) -> Campaign:
+    if kind is None:
+        return allreduces()
+    return elastic() if kind == ELASTIC else allreduces((kind,))  # type: ignore[arg-type]
+
+
+def _show_one(campaign: Campaign, plan: Any) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     print(plan.as_json())
-    execution = execute(plan)
-    _print_told(execution)
+    execution = campaign.execute(plan)
+    print(execution.describe())
     print(f"trace {execution.trace}, {execution.steps} steps, {execution.elapsed_s:.3f} s")
     print("\n".join(execution.problems) or "all holds")
     return bool(execution.problems)
-
-
-def _print_told(execution: Execution) -> None:
-    for rank, says in execution.told.items():
-        right = sum(not wrong for wrong in says.results.values())
-        print(f"rank {rank}: {right} right, {len(says.errors)} failed", end="")
-        print(f"; first error: {next(iter(says.errors.values()))}" if says.errors else "")
 
 
 if __name__ == "__main__":

@@ -89,6 +89,15 @@ class Execution:
         """In a line."""
         return "; ".join(self.problems) or "all holds"
 
+    def describe(self) -> str:
+        """What each rank was told, a line each."""
+        lines = []
+        for rank, says in self.told.items():
+            right = sum(not wrong for wrong in says.results.values())
+            first = f"; first error: {next(iter(says.errors.values()))}" if says.errors else ""
+            lines.append(f"rank {rank}: {right} right, {len(says.errors)} failed{first}")
+        return "\n".join(lines)
+
 
 def execute(plan: Plan) -> Execution:
     """Run a plan and judge it."""

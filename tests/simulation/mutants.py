@@ -102,6 +102,7 @@ def changed(mutant: Mutant) -> str:
 def hunted(mutant: Mutant, seconds: float) -> tuple[int | None, int, float, str]:
     """The first seed that fails (None: none has), how many were tried, how long, and what fails."""
     sys.meta_path.insert(0, _Changed(mutant))
+    from tests.simulation.campaign import allreduces
     from tests.simulation.plan import KINDS, drawn
     from tests.simulation.swarm import be_quiet, run_stretch
 
@@ -118,7 +119,7 @@ def hunted(mutant: Mutant, seconds: float) -> tuple[int | None, int, float, str]
             continue
         text = ""
         try:
-            stretch = run_stretch(range(seed, seed + 1), kinds=kinds, end_s=float("inf"))
+            stretch = run_stretch(allreduces(kinds), range(seed, seed + 1), end_s=float("inf"))
             if stretch.failing:
                 _, text = stretch.failing[0]
         except Exception as error:  # ranks that exchange what does not fit: no execution goes on

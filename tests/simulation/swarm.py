@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from typing import Any
 
-from tests.simulation.execution import execute
-from tests.simulation.plan import Kind, Plan, drawn
+from tests.simulation.campaign import Campaign
 
 STRETCH = 50
 """Seeds that a process takes at a time."""
@@ -22,15 +22,15 @@ class Stretch:
 
     executions: int = 0
     steps: int = 0
-    failing: list[tuple[Plan, str]] = field(default_factory=list)
+    failing: list[tuple[Any, str]] = field(default_factory=list)
 
 
-def swarm(seeds: range, kinds: tuple[Kind, ...], processes: int, end_s: float) -> Iterator[Stretch]:
+def swarm(campaign: Campaign, seeds: range, processes: int, end_s: float) -> Iterator[Stretch]:
     """Execute the seeds; begin no more after ``end_s`` (``time.monotonic()``)."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context, initializer=be_quiet) as pool:
         running = [
-            pool.submit(run_stretch, seeds[first : first + STRETCH], kinds, end_s)
+            pool.submit(run_stretch, campaign, seeds[first : first + STRETCH], end_s)
             for first in range(0, len(seeds), STRETCH)
         ]
         for done in as_completed(running):
@@ -42,13 +42,13 @@ def be_quiet() -> None:
     logging.disable(logging.CRITICAL)
 
 
-def run_stretch(seeds: range, kinds: tuple[Kind, ...], end_s: float) -> Stretch:
+def run_stretch(campaign: Campaign, seeds: range, end_s: float) -> Stretch:
     """Execute some seeds in this process."""
     stretch = Stretch()
     for seed in seeds:
         if time.monotonic() > end_s:
             break
-        execution = execute(drawn(seed, kinds))
+        execution = campaign.execute(campaign.draw(seed))
         stretch.executions += 1
         stretch.steps += execution.steps
         if execution.problems:

@@ -10,6 +10,7 @@ from latecomer.runtime.optireduce.loss import StepRecord
 from latecomer.runtime.optireduce.udp.bucket import Bucket
 from latecomer.runtime.optireduce.udp.loop import UdpLoop
 from latecomer.verify.errors import LatecomerError
+from tests.simulation.campaign import allreduces
 from tests.simulation.execution import execute
 from tests.simulation.plan import Kill, Stop, drawn
 from tests.simulation.swarm import run_stretch
@@ -22,7 +23,7 @@ def plan_of(seed, **changes):
 
 
 def test_all_holds_for_some_seeds():
-    stretch = run_stretch(SEEDS, kinds=("optireduce",), end_s=1e300)
+    stretch = run_stretch(allreduces(("optireduce",)), SEEDS, end_s=1e300)
     assert [text for _, text in stretch.failing] == []
     assert stretch.executions == len(SEEDS)
 

@@ -19,7 +19,7 @@ from tests.simulation import execution as executions
 from tests.simulation.execution import execute
 from tests.simulation.places import PLACES, bending, bent
 from tests.simulation.plan import Kill, drawn, read
-from tests.simulation.shrink import shrunk
+from tests.simulation.campaign import allreduces, shrunk
 from tests.simulation.swarm import run_stretch
 
 SEEDS = range(60)
@@ -31,7 +31,7 @@ print(*(execute(drawn(seed)).trace for seed in {seeds}))
 
 
 def test_all_holds_for_some_seeds():
-    stretch = run_stretch(SEEDS, kinds=("executor", "auto", "eager", "predict"), end_s=1e300)
+    stretch = run_stretch(allreduces(("executor", "auto", "eager", "predict")), SEEDS, end_s=1e300)
     assert [text for _, text in stretch.failing] == []
     assert stretch.executions == len(SEEDS)
     assert logging.getLogger().isEnabledFor(logging.ERROR)  # other tests look at what is logged
@@ -131,7 +131,7 @@ def test_a_start_that_fails_leaves_no_thread():
 def test_a_send_that_does_not_wait_for_its_data_is_noticed_and_shrunk(monkeypatch):
     monkeypatch.setattr(transfer.TransferState, "limit", lambda state, i: state.size[i])
     failing = next(plan for plan in map(_executor, range(200)) if execute(plan).problems)
-    smallest = shrunk(failing)
+    smallest = shrunk(allreduces(), failing)
     assert execute(smallest).problems
     assert smallest.ranks <= failing.ranks
     assert len(smallest.sizes) <= len(failing.sizes)

@@ -1,0 +1,96 @@
+"""Campaigns: kinds of executions, how one is drawn from a seed, executed, and made smaller."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tests.simulation import execution, plan, shrink
+from tests.simulation.elastic import execution as elastic_execution
+from tests.simulation.elastic import plan as elastic_plan
+from tests.simulation.plan import KINDS, Kind
+
+MOST_TRIES = 200
+"""Executions in which a failing plan is made smaller."""
+
+ELASTIC = "elastic"
+
+
+class AnyPlan(Protocol):
+    """Everything about one execution."""
+
+    @property
+    def seed(self) -> int:
+        """It is drawn from this."""
+
+    def as_json(self) -> str:
+        """In one line."""
+
+
+class AnyExecution(Protocol):
+    """What became of a plan."""
+
+    trace: str
+    steps: int
+    elapsed_s: float
+    problems: list[str]
+
+    @property
+    def plan(self) -> Any:
+        """Of which it is one."""
+
+    @property
+    def summary(self) -> str:
+        """In a line."""
+
+    def describe(self) -> str:
+        """What each rank was told, a line each."""
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """What a swarm needs to know; it travels to other processes."""
+
+    draw: Callable[[int], Any]
+    execute: Callable[[Any], AnyExecution]
+    smaller: Callable[[Any], Iterator[Any]]
+    read: Callable[[str], Any]
+
+
+def allreduces(kinds: tuple[Kind, ...] = KINDS) -> Campaign:
+    """Executors, modes, OptiReduce and pipelines, of a group that ends with its first failure."""
+    return Campaign(
+        draw=functools.partial(plan.drawn, kinds=kinds),
+        execute=execution.execute,
+        smaller=shrink.smaller,
+        read=plan.read,
+    )
+
+
+def elastic() -> Campaign:
+    """Groups of replicas that go on without those that die, and take in those that come back."""
+    return Campaign(
+        draw=elastic_plan.drawn,
+        execute=elastic_execution.execute,
+        smaller=elastic_plan.smaller,
+        read=elastic_plan.read,
+    )
+
+
+def shrunk(campaign: Campaign, failing: Any) -> Any:
+    """A smaller plan that fails, too; tries each way of making it smaller until none works."""
+    tries = 0
+    is_smaller = True
+    while is_smaller:
+        is_smaller = False
+        for candidate in campaign.smaller(failing):
+            tries += 1
+            if tries > MOST_TRIES:
+                return failing
+            if campaign.execute(candidate).problems:
+                failing = candidate
+                is_smaller = True
+                break
+    return failing
