@@ -147,8 +147,12 @@ class Job:
             standing=self._standing,
             begins=self._begins,
         )
-        self._view = self._group.join()
-        self._wait_for_state()
+        try:
+            self._view = self._group.join()
+            self._wait_for_state()
+        except BaseException:
+            self.close()
+            raise
         self._next = self._done - 1 if self._view.newcomers else 0
 
     @property

@@ -23,7 +23,9 @@ from latecomer.runtime.elastic.gradients import buckets_of
 from latecomer.runtime.elastic.group import Group
 from latecomer.runtime.elastic.job import Job
 from latecomer.runtime.elastic.meeting import Meeting
+from latecomer.runtime.elastic.view import View
 from latecomer.runtime.host import host
+from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
 from latecomer.runtime.simulation.job import Job as Hosts
 from latecomer.runtime.simulation.job import Outcome
 from latecomer.runtime.simulation.meeting import Store
@@ -160,6 +162,8 @@ class _Befalling:
             for name, place in OF_MODULE.items():
                 notice(job_module, name, place)
             notice(Meeting, "apply", "applies")
+            if self._plan.has_profile:
+                stack.enter_context(mock.patch.object(Group, "join", self._with_profile(Group.join)))
             yield
 
     def at(self, place: Place) -> None:
@@ -167,6 +171,18 @@ class _Befalling:
         time = self._count(place)
         self._befall(place, time, is_after=False)
         self._befall(place, time, is_after=True)
+
+    def _with_profile(self, join: Callable[[Group], View]) -> Callable[[Group], View]:
+        """What a network is like needs not be measured, which takes most of an execution."""
+        plan = self._plan
+        link = AlphaBeta(plan.latency_s, 1.0 / Weather().rate)
+        profile = Profile(plan.replicas, native=link, schedule=link)
+
+        def joined(group: Group) -> View:
+            group._profile = profile
+            return join(group)
+
+        return joined
 
     def _noticed(self, call: Callable[..., Any], place: Place) -> Callable[..., Any]:
         def noticed(*args: Any, **named: Any) -> Any:
@@ -419,5 +435,5 @@ def _lacks_quorum(execution: Execution) -> bool:
         for _, fault in execution.fired
         if isinstance(fault, Stop) and fault.for_s > LIFE_SHARE * plan.join_timeout_s
     }
-    present = set(range(plan.processes)) - set(execution.killed_s)
-    return 2 * len(stopped) >= len(present)
+    were_in = {process for process, told in execution.told.items() if told.was_in}
+    return 2 * len(stopped) >= len(were_in - set(execution.killed_s))

@@ -107,6 +107,7 @@ class Plan(msgspec.Struct, frozen=True):
     bucket_bytes: int
     bits: Bits
     mode: Mode
+    has_profile: bool  # else the first view measures one
     compute_s: float  # for a microbatch
     late_s: tuple[float, ...]  # by replica, on top of that
     silence_s: float
@@ -164,6 +165,7 @@ def drawn(seed: int) -> Plan:
         bucket_bytes=dice.one_of((64, 2**20)),
         bits=dice.one_of(("same", "same", "any")),
         mode=dice.one_of(MODES),
+        has_profile=dice.happens(0.9),
         compute_s=compute_s,
         late_s=_lateness(dice, replicas, compute_s),
         silence_s=silence_s,
