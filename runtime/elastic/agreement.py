@@ -8,7 +8,8 @@ dies meanwhile, and a group that the network has cut in two does not go on as tw
                know of it, until the outcome is known
     prepare    the lowest survivor begins a ballot, as soon as all who are to come have reported or
                their time is over; should it die, the next one does
-    promise    to heed no lower ballot; says which outcome was accepted before, if one was
+    promise    to heed no lower ballot; says which outcome was accepted before, if one was, and
+               reports again: nobody who has promised is left out because a report was lost
     accept     the outcome of this ballot: what was accepted before, else what its owner chooses
     accepted   the outcome is decided once a quorum has
     outcome    to all, until they know
@@ -68,11 +69,15 @@ class Prepare(_Message, frozen=True):
 
 
 class Promise(_Message, frozen=True):
-    """Heeds no ballot below this one; has accepted an ``outcome`` in ``accepted``, if in any."""
+    """Heeds no ballot below this one; has accepted an ``outcome`` in ``accepted``, if in any.
+
+    ``content`` is that of the sender's :class:`Report`.
+    """
 
     ballot: Ballot
     accepted: Ballot
     outcome: bytes
+    content: bytes
 
 
 class Refuse(_Message, frozen=True):
@@ -279,7 +284,8 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
         self._promised = ballot
         self._give_way(ballot, now_s)
         if isinstance(message, Prepare):
-            return Promise(ballot, self._accepted, self._accepted_outcome)
+            content = self._reports[self.rank]
+            return Promise(ballot, self._accepted, self._accepted_outcome, content)
         self._accepted = ballot
         self._accepted_outcome = message.outcome
         return Accepted(ballot)
@@ -302,6 +308,7 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
             return
         if isinstance(answer, Promise) and answer.ballot == own.ballot:
             own.promises[sender] = answer
+            self._reports[sender] = answer.content
         elif isinstance(answer, Accepted) and answer.ballot == own.ballot:
             own.accepted.add(sender)
         self._go_on(now_s)

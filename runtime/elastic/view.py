@@ -6,6 +6,8 @@ from collections import Counter
 
 import msgspec
 
+from latecomer.verify.errors import RankFailure
+
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
     """A replica in a view; its rank there is its place among the members."""
@@ -80,8 +82,13 @@ def next_view(
     Applicants come in where all members have ended the same step, since they begin with the state
     that these have then; likewise a member that has no state yet when its view ends is left out,
     and has to apply anew.
+
+    Raises:
+        RankFailure: nobody who is left has a state.
     """
     staying = [rank for rank in sorted(standings) if standings[rank].has_state]
+    if not staying:
+        raise RankFailure([], "none of the replicas that are left has the parameters")
     step = max(standings[rank].done for rank in staying)
     behind = [new for new, old in enumerate(staying) if standings[old].done < step]
     assert all(standings[staying[rank]].done == step - 1 for rank in behind)

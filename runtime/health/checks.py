@@ -145,9 +145,9 @@ class WaitCheck(Check):
 
 @dataclass
 class LifeCheck(Check):
-    """Whether all ranks give a sign of life while this one waits; only where silence has a limit.
+    """Whether all ranks are there while this one waits; only where silence has a limit.
 
-    A rank may be late for as long as it likes, if it answers: that is another thread's work.
+    One that has closed before it came to the operation will never come. Else a rank may be late for as long as it likes, if it answers: that is another thread's work.
     """
 
     oldest: Callable[[], WaitSince | None]  # this rank's wait
@@ -162,14 +162,20 @@ class LifeCheck(Check):
         return wait is not None and now_s >= max(wait[1], self._heard_s) + LOOK_SHARE * silence_s
 
     def judge(self, answers: Mapping[int, RankStatus], now_s: float) -> Trouble | None:
-        """Trouble with ranks that have not answered."""
+        """Trouble with ranks that have not answered, or have left before the operation."""
         self._heard_s = now_s
-        if len(answers) == self.world_size:
-            return None
         wait = self.oldest()
         if wait is None:  # it has ended while the others were asked
             return None
-        return self.diagnosed(answers, f"rank {self.rank} {wait[0]}", suspects=())
+        operation = wait[0].operation
+        left = [
+            rank
+            for rank, status in answers.items()
+            if status.closed and status.entered <= operation
+        ]
+        if len(answers) == self.world_size and not left:
+            return None
+        return self.diagnosed(answers, f"rank {self.rank} {wait[0]}", suspects=left)
 
 
 @dataclass

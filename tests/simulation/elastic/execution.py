@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ LEARNING_RATE = 0.125
 MOMENTUM = 0.5
 LARGEST = 64  # of a gradient's elements, before the average
 LIFE_SHARE = 0.4  # of the time of silence: who is still for less shows life in time
+NOTICED = 3  # times of silence until a death is known to all, on a network that loses little
+CHANGE_S = 1.0  # to agree on a view, and to connect
 LOOK_S = 0.05  # between two looks whether a replica has died
 NO_OUTCOME = ("silent, and not proved dead", "the others have not agreed")
 
@@ -393,6 +396,10 @@ def _problems_of(execution: Execution, process: int, unfinished: list[str]) -> l
             found.append(f"{name} gives up: {outcome.error}")
     elif told.was_in and max(told.committed, default=-1) != plan.steps - 1:
         found.append(f"{name} has finished after steps {sorted(told.committed)}")
+    gaps_s = [after - before for before, after in itertools.pairwise(told.times_s)]
+    longest_s = _longest_gap_s(plan, [fault for _, fault in execution.fired])
+    if max(gaps_s, default=0.0) > longest_s:
+        found.append(f"{name} took {max(gaps_s):.3f} s for a step, {longest_s:.3f} s may pass")
     if told.times_left_behind and not _was_still(execution, process):
         found.append(f"{name} lives, and was left behind {told.times_left_behind} times")
     return found
@@ -428,12 +435,28 @@ def _may_end(execution: Execution, process: int, failure: RankFailure) -> bool:
 
 
 def _lacks_quorum(execution: Execution) -> bool:
-    """Whether half of a group may have stopped for longer than the others wait for them."""
-    plan = execution.plan
-    stopped = {
-        fault.process
-        for _, fault in execution.fired
-        if isinstance(fault, Stop) and fault.for_s > LIFE_SHARE * plan.join_timeout_s
-    }
+    """Whether half of a group has died or was silent: the rest can't tell that from a cut.
+
+    Who was silent for a while and is left behind takes no part in what the others agree on.
+    """
+    lost = {process for process in execution.told if _was_still(execution, process)}
     were_in = {process for process, told in execution.told.items() if told.was_in}
-    return 2 * len(stopped) >= len(were_in - set(execution.killed_s))
+    remaining = were_in - lost - set(execution.killed_s)
+    return 2 * len(remaining) <= len(were_in)
+
+
+def _longest_gap_s(plan: Plan, fired: list[Fault]) -> float:
+    """What may lie between two steps of a process: all that befell the group, one by one.
+
+    A process that dies within a change is waited for until it is proved dead, or for as long as
+    replicas have to join.
+    """
+    work_s = plan.microbatches * plan.compute_s + max(plan.late_s)
+    gap_s = 2 * work_s + CHANGE_S * (1 + len(plan.returns))
+    for fault in fired:
+        gap_s += NOTICED * plan.silence_s + CHANGE_S
+        if isinstance(fault, Stop | CutOff):
+            gap_s += fault.for_s + 2 * work_s  # it may be left behind, and come back
+        if len(fired) > 1 or fault.moment.place not in ("computes", "sums"):
+            gap_s += plan.join_timeout_s
+    return gap_s
