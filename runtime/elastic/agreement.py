@@ -1,7 +1,7 @@
 """The survivors of a failure agree on who goes on, over messages that get lost.
 
 Source: the single-decree synod of Lamport, "The Part-Time Parliament" (ACM TOCS 16:2, 1998, section
-2), with the ranks of the group as acceptors. All survivors learn the same outcome, whoever else
+2), with ranks of the group as acceptors. All survivors learn the same outcome, whoever else
 dies meanwhile, and a group that the network has cut in two does not go on as two.
 
     report     each survivor tells all others that it has given up, and what the next group must
@@ -14,10 +14,10 @@ dies meanwhile, and a group that the network has cut in two does not go on as tw
     accepted   the outcome is decided once a quorum has
     outcome    to all, until they know
 
-Deviations: A quorum is more than half of the ranks, or all of them but those that are *proved gone*
-(:meth:`Agreement.prove_gone`: the rank's own host says that its process does not exist any more).
-So one of two goes on, too, if the other's process has died; where its whole host is silent it does
-not, since it might be the network that has died.
+Deviations: A quorum is more than half of the acceptors, or all of them but those that are *proved
+gone* (:meth:`Agreement.prove_gone`: the rank's own host says that its process does not exist any
+more). So one of two goes on, too, if the other's process has died; where its whole host is silent
+it does not, since it might be the network that has died.
 
 Why two survivors never learn different outcomes: let one decide by ballot b, and another rank by
 ballot c > b. If both have more than half, a rank is in both quorums. If b's quorum is all that were
@@ -145,7 +145,8 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
     """One rank's part.
 
     Args:
-        rank, world_size: in the group that has failed.
+        rank: in the group that has failed.
+        acceptors: the ranks that have a say, this one among them; the same for all of them.
         content: of this rank's report.
         suspects: ranks that have failed; nobody waits for their reports.
         settle_s: how long the other ranks' reports are waited for. The lowest of those that have
@@ -156,7 +157,7 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
     def __init__(
         self,
         rank: int,
-        world_size: int,
+        acceptors: Collection[int],
         content: bytes,
         *,
         suspects: Collection[int] = (),
@@ -165,7 +166,7 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
     ) -> None:
         super().__init__()
         self.rank = rank
-        self.world_size = world_size
+        self.acceptors = frozenset(acceptors)
         self.outcome: bytes | None = None  # once it is decided, and known here
         self._suspects = set(suspects)
         self._settle_s = settle_s
@@ -179,7 +180,7 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
         self._failed_ballots = 0  # of this rank's own
         self._begin_after_s = now_s  # no ballot of this rank's own before
         self._again_s = now_s  # when to send again what has not been answered
-        self._unknowing = set(range(world_size)) - {rank}  # of the outcome
+        self._unknowing = set(self.acceptors) - {rank}  # of the outcome
         self._tells = 0  # times that the outcome was sent to those
 
     @property
@@ -195,7 +196,7 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
     @property
     def present(self) -> set[int]:
         """All other ranks that are not proved gone; one that has reported may die after it."""
-        return set(range(self.world_size)) - {self.rank} - self._gone
+        return set(self.acceptors) - {self.rank} - self._gone
 
     def prove_gone(self, rank: int, now_s: float) -> None:
         """The process of ``rank`` does not exist any more, and never will again.
@@ -249,9 +250,8 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
 
     def _begins_s(self) -> float:
         """When this rank begins a ballot, if it hears nothing more until then."""
-        others = set(range(self.world_size)) - {self.rank} - self._gone
         before = sum(peer < self.rank for peer in self._reports)
-        if others - self._suspects <= set(self._reports):
+        if self.present - self._suspects <= set(self._reports):
             begins_s = self._began_s + before * self._settle_s
         else:
             begins_s = self._began_s + (before + 1) * self._settle_s
@@ -314,8 +314,8 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
         self._go_on(now_s)
 
     def _is_quorum(self, ranks: Collection[int]) -> bool:
-        is_majority = 2 * len(ranks) > self.world_size
-        return is_majority or set(ranks) | self._gone >= set(range(self.world_size))
+        is_majority = 2 * len(ranks) > len(self.acceptors)
+        return is_majority or set(ranks) | self._gone >= self.acceptors
 
     def _see_promises(self, own: _OwnBallot, now_s: float) -> None:
         if not self._is_quorum(own.promises):
@@ -362,6 +362,5 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
             self._to_others(Accept(own.ballot, own.outcome), but=own.accepted)
 
     def _to_others(self, message: AgreementMessage, but: Collection[int] = ()) -> None:
-        for peer in range(self.world_size):
-            if peer != self.rank and peer not in self._gone and peer not in but:
-                self._send(peer, message)
+        for peer in sorted(self.present - set(but)):
+            self._send(peer, message)

@@ -7,8 +7,10 @@
 A view's engine runs its operations; when it fails, or all have seen that somebody wants to come in,
 a thread of each member agrees with the others' on the next view, over the control channel of the
 one that ends, makes the engine for it, and lets the members go on. No main thread takes part, so a
-rank that is late, and will be for a minute, holds nobody up. Should the next view's engine not
-start, since one more has died, they agree once more, over the same channel.
+rank that is late, and will be for a minute, holds nobody up.
+
+Whether that engine starts they agree on, too: one more may die while they connect, so that some
+are connected and others never will be. Then they agree on another next view, over the same channel.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -31,10 +35,19 @@ from latecomer.runtime.elastic.agreement import (
 )
 from latecomer.runtime.elastic.meeting import Meeting
 from latecomer.runtime.elastic.presence import Presence, is_gone
-from latecomer.runtime.elastic.view import STANDING, VIEW, Member, Standing, View, next_view
+from latecomer.runtime.elastic.view import (
+    STANDING,
+    START,
+    VIEW,
+    Member,
+    Standing,
+    Start,
+    View,
+    joint_start,
+    next_view,
+)
 from latecomer.runtime.host import Empty, Queue, host
 from latecomer.runtime.network.addresses import own_address
-from latecomer.runtime.network.control_channel import ControlChannel
 from latecomer.runtime.network.protocol import ProtocolRunner
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.alone import GroupOfOne
@@ -121,7 +134,8 @@ class Group:
         last = self._meeting.last_view()
         if last is None:
             first = self._meeting.first_view(self._presence.where, self._microbatches)
-            self._begin(first, host.prefixed("views/0", self._meeting_store))
+            store = host.prefixed("views/0", self._meeting_store)
+            self._put_in_force(first, self._connect(first, store))
             return first
         return self.apply()
 
@@ -135,7 +149,7 @@ class Group:
         for attempt in range(1, APPLICATIONS + 1):
             view = self._meeting.apply(self._presence.where)
             try:
-                self._begin(view, self._open(view))
+                self._put_in_force(view, self._connect(view, self._open(view)))
             except RankFailure as failure:
                 if attempt == APPLICATIONS:
                     raise
@@ -217,59 +231,104 @@ class Group:
     def _go_on(
         self, view: View, engine: Engine, standing: Standing, suspects: Collection[int]
     ) -> None:
-        failed = set(suspects)
+        failed = frozenset(suspects)
+        electorate = frozenset(range(view.size))
         attempt = 0
         while True:
+            ending = _Ending(view, engine, attempt, electorate, failed)
             began_s = host.monotonic()
-            following = self._agreed(view, engine, attempt, standing, failed)
+            following = self._agreed(ending, standing)
+            agreed_s = host.monotonic() - began_s
             if self.replica not in following.replicas:
                 raise self._left_behind(view)
-            agreed_s = host.monotonic() - began_s
             logger.info("view %d: agreed on in %.3f s", following.number, agreed_s)
-            try:
-                if following.newcomers and following.members[0].replica == self.replica:
-                    self._meeting.welcome(following)
-                self._begin(following, self._open(following))
-            except RankFailure as failure:
-                logger.warning("view %d does not start: %s", following.number, failure)
-                for rank in failure.ranks:
-                    replica = following.replicas[rank]
-                    if replica in view.replicas:
-                        failed.add(view.rank_of(replica))
-                standing = msgspec.structs.replace(standing, grows=False)
-                attempt += 1
-            else:
-                return
 
-    def _agreed(
+            # these alone have a say from now on: whoever is left behind has nothing to do with it
+            electorate = frozenset(view.rank_of(each) for each in _staying(view, following))
+            ending = dataclasses.replace(ending, electorate=electorate)
+            start = self._begin_after(ending, following)
+            if start.is_ready:
+                return
+            failed |= frozenset(start.failed)
+            standing = msgspec.structs.replace(standing, grows=False)
+            attempt += 1
+
+    def _agreed(self, ending: _Ending, standing: Standing) -> View:
+        """The next view, on which all who go on agree."""
+        view = ending.view
+        if isinstance(ending.engine, GroupOfOne):
+            return self._choose(view, {0: standing})
+        agreeing = _Agreeing(
+            ending, f"view/{ending.attempt}", msgspec.json.encode(standing), self._silence_s
+        )
+
+        def choose(reports: Mapping[int, bytes]) -> bytes:
+            standings = {rank: STANDING.decode(content) for rank, content in reports.items()}
+            return msgspec.json.encode(self._choose(view, standings))
+
+        # it goes on to tell the outcome until the channel is closed, when the next view has begun
+        return VIEW.decode(self._wait_for_outcome(view, agreeing, choose, self._join_timeout_s))
+
+    def _begin_after(self, ending: _Ending, following: View) -> Start:
+        """Let the next view begin, unless one of those who stay is not connected."""
+        connected: _Connected | None = None
+        own = Start(is_ready=True)
+        try:
+            if following.newcomers and following.members[0].replica == self.replica:
+                self._meeting.welcome(following)
+            connected = self._connect(following, self._open(following))
+        except RankFailure as failure:
+            logger.warning("view %d does not start here: %s", following.number, failure)
+            lost = {following.replicas[rank] for rank in failure.ranks}
+            failed = [ending.view.rank_of(each) for each in lost & set(ending.view.replicas)]
+            own = Start(is_ready=False, failed=tuple(sorted(failed)))
+        try:
+            agreeing, start = self._start_together(ending, own)
+        except LatecomerError:
+            if connected is not None:
+                connected.give_up(f"replica {self.replica} does not go on")
+            raise
+        if connected is not None and start.is_ready:
+            self._put_in_force(following, connected)
+        elif connected is not None:
+            connected.give_up(f"view {following.number} does not start")
+        if agreeing is not None:
+            agreeing.wait_until_told()
+        return start
+
+    def _start_together(self, ending: _Ending, own: Start) -> tuple[_Agreeing | None, Start]:
+        """Whether the view starts, on which all who stay agree."""
+        if isinstance(ending.engine, GroupOfOne):
+            return None, own
+        # whoever is slow is waited for: it may still be connecting to one that has died
+        agreeing = _Agreeing(
+            dataclasses.replace(ending, suspects=frozenset()),
+            f"start/{ending.attempt}",
+            msgspec.json.encode(own),
+            self._join_timeout_s,
+        )
+
+        def choose(reports: Mapping[int, bytes]) -> bytes:
+            starts = {rank: START.decode(content) for rank, content in reports.items()}
+            return msgspec.json.encode(joint_start(ending.electorate, starts))
+
+        outcome = self._wait_for_outcome(ending.view, agreeing, choose, 2 * self._join_timeout_s)
+        return agreeing, START.decode(outcome)
+
+    def _wait_for_outcome(
         self,
         view: View,
-        engine: Engine,
-        attempt: int,
-        standing: Standing,
-        suspects: Collection[int],
-    ) -> View:
-        """The next view, on which all who go on agree."""
-        if isinstance(engine, GroupOfOne):
-            return self._choose(view, {0: standing})
-        # it goes on to tell the outcome until the channel is closed, when the next view has begun
-        agreeing = _Agreeing(
-            engine.executor.datagrams, attempt, standing, suspects, self._silence_s
-        )
-        return self._wait_for_outcome(view, agreeing)
-
-    def _wait_for_outcome(self, view: View, agreeing: _Agreeing) -> View:
-        give_up_s = host.monotonic() + self._join_timeout_s
+        agreeing: _Agreeing,
+        choose: Callable[[Mapping[int, bytes]], bytes],
+        limit_s: float,
+    ) -> bytes:
+        give_up_s = host.monotonic() + limit_s
         while True:
             event = agreeing.next_event(PROBE_S)
             if isinstance(event, Decided):
-                return VIEW.decode(event.outcome)
+                return event.outcome
             if isinstance(event, MustChoose):
-                standings = {
-                    rank: STANDING.decode(content) for rank, content in event.reports.items()
-                }
-                chosen = self._choose(view, standings)
-                agreeing.choose(event, msgspec.json.encode(chosen))
+                agreeing.choose(event, choose(event.reports))
             elif host.monotonic() > give_up_s:
                 raise self._no_outcome(view, agreeing.silent)
             else:
@@ -355,11 +414,8 @@ class Group:
         self._profile = engine.profile
         return engine
 
-    def _begin(self, view: View, store: Store) -> None:
-        """Make a view's engine, with all its members, and let it be in force here.
-
-        RankFailure: it does not start.
-        """
+    def _connect(self, view: View, store: Store) -> _Connected:
+        """Make a view's engine, with all its members; RankFailure: it does not start."""
         began_s = host.monotonic()
         rank = view.rank_of(self.replica)
         exchange = StoreExchange(store, rank, view.size, self._join_timeout_s)
@@ -375,8 +431,13 @@ class Group:
             ", ".join(map(str, view.replicas)),
             connected_s - began_s,
         )
+        return _Connected(engine, exchange)
+
+    def _put_in_force(self, view: View, connected: _Connected) -> None:
+        """Let a view begin here."""
+        engine = connected.engine
         try:
-            self._begins(view, engine, exchange)
+            self._begins(view, engine, connected.exchange)
         except RankFailure as failure:
             logger.warning("view %d fails as it begins: %s", view.number, failure)
             if isinstance(engine, AllReduceDispatcher):  # it may have failed itself: all the better
@@ -394,7 +455,7 @@ class Group:
             engine.executor.watchdog.on_failure(
                 lambda failure: self._end(view.number, self._failed_in(failure), grows=False)
             )
-        if rank == 0:
+        if view.rank_of(self.replica) == 0:
             host.Thread(
                 target=self._look, args=(view,), name="latecomer-applicants", daemon=True
             ).start()
@@ -422,27 +483,51 @@ class Group:
             self._changed.notify_all()
 
 
+@dataclass(frozen=True)
+class _Ending:
+    """A view that ends, and the attempt to agree on what comes next."""
+
+    view: View
+    engine: Engine
+    attempt: int  # from 0 on; another one where the next view does not start
+    electorate: frozenset[int]  # ranks that have a say
+    suspects: frozenset[int]  # ranks that were lost
+
+
+class _Connected(NamedTuple):
+    """What a view has that may begin."""
+
+    engine: Engine
+    exchange: StoreExchange
+
+    def give_up(self, reason: str) -> None:
+        """It does not begin; whoever takes part in it already learns of it."""
+        if isinstance(self.engine, AllReduceDispatcher):
+            self.engine.abort(reason)
+        self.engine.close(at_once=True)
+
+
+def _staying(view: View, following: View) -> list[int]:
+    """The replicas of a view that are in the next one, too."""
+    return [replica for replica in view.replicas if replica in following.replicas]
+
+
 class _Agreeing(ProtocolRunner[AgreementMessage, AgreementEvent]):
     """An agreement at work, over the control channel of the view that ends."""
 
-    def __init__(
-        self,
-        datagrams: ControlChannel,
-        attempt: int,
-        standing: Standing,
-        suspects: Collection[int],
-        settle_s: float,
-    ) -> None:
+    def __init__(self, ending: _Ending, topic: str, content: bytes, settle_s: float) -> None:
+        assert isinstance(ending.engine, AllReduceDispatcher)
+        datagrams = ending.engine.executor.datagrams
         self._events: Queue[AgreementEvent] = host.Queue()
         self._agreement = Agreement(
             datagrams.rank,
-            datagrams.size,
-            msgspec.json.encode(standing),
-            suspects=suspects,
+            ending.electorate,
+            content,
+            suspects=ending.suspects,
             settle_s=settle_s,
             now_s=host.monotonic(),
         )
-        super().__init__(self._agreement, datagrams, f"view/{attempt}", AgreementMessage)
+        super().__init__(self._agreement, datagrams, topic, AgreementMessage)
 
     @property
     def silent(self) -> list[int]:
@@ -468,6 +553,11 @@ class _Agreeing(ProtocolRunner[AgreementMessage, AgreementEvent]):
     def prove_gone(self, rank: int) -> None:
         """See :meth:`Agreement.prove_gone`."""
         self.run(lambda now_s: self._agreement.prove_gone(rank, now_s))
+
+    def wait_until_told(self) -> None:
+        """Until all know the outcome, or were told often enough."""
+        while not self.run(lambda now_s: self._agreement.has_told):
+            host.sleep(PROBE_S)
 
     def handle_event(self, event: AgreementEvent) -> None:
         """Hand it to the thread that goes from one view to the next."""

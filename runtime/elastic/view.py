@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -62,6 +63,13 @@ class Standing(msgspec.Struct, frozen=True):
     grows: bool  # the view ends because another replica waits; false: it has failed
 
 
+class Start(msgspec.Struct, frozen=True):
+    """Whether a view starts: what a member of the one before says, and what all agree on."""
+
+    is_ready: bool  # it is connected to all members
+    failed: tuple[int, ...] = ()  # ranks of the view before that were lost meanwhile
+
+
 def dealt(microbatches: int, ranks: int) -> tuple[int, ...]:
     """The rank that computes each microbatch of a step in which nothing happens."""
     return tuple(microbatch * ranks // microbatches for microbatch in range(microbatches))
@@ -69,6 +77,7 @@ def dealt(microbatches: int, ranks: int) -> tuple[int, ...]:
 
 VIEW = msgspec.json.Decoder(View)
 STANDING = msgspec.json.Decoder(Standing)
+START = msgspec.json.Decoder(Start)
 
 
 def next_view(
@@ -122,3 +131,11 @@ def _taken_over(view: View, step: int, staying: list[int]) -> tuple[int, ...]:
             load[rank] += 1
             owners.append(rank)
     return tuple(owners)
+
+
+def joint_start(staying: Collection[int], starts: Mapping[int, Start]) -> Start:
+    """What follows from what each has said, by its rank: a view starts if all who stay can."""
+    is_ready = all(rank in starts and starts[rank].is_ready for rank in staying)
+    failed = {rank for start in starts.values() for rank in start.failed}
+    failed |= set(staying) - set(starts)
+    return Start(is_ready, tuple(sorted(failed)))

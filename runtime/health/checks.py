@@ -147,7 +147,8 @@ class WaitCheck(Check):
 class LifeCheck(Check):
     """Whether all ranks are there while this one waits; only where silence has a limit.
 
-    One that has closed before it came to the operation will never come. Else a rank may be late for as long as it likes, if it answers: that is another thread's work.
+    One that has closed before it came to the operation will never come. Else a rank may be late for
+    as long as it likes, if it answers: that is another thread's work.
     """
 
     oldest: Callable[[], WaitSince | None]  # this rank's wait

@@ -16,10 +16,10 @@ from latecomer.runtime.policy.messages import Decision
 from latecomer.runtime.work import AllReduceWork
 from tests.runtime.spawning import python
 from tests.simulation import execution as executions
+from tests.simulation.campaign import allreduces, shrunk
 from tests.simulation.execution import execute
 from tests.simulation.places import PLACES, bending, bent
 from tests.simulation.plan import Kill, drawn, read
-from tests.simulation.campaign import allreduces, shrunk
 from tests.simulation.swarm import run_stretch
 
 SEEDS = range(60)

@@ -166,7 +166,9 @@ class _Befalling:
                 notice(job_module, name, place)
             notice(Meeting, "apply", "applies")
             if self._plan.has_profile:
-                stack.enter_context(mock.patch.object(Group, "join", self._with_profile(Group.join)))
+                stack.enter_context(
+                    mock.patch.object(Group, "join", self._with_profile(Group.join))
+                )
             yield
 
     def at(self, place: Place) -> None:
@@ -345,8 +347,7 @@ def _gradients(plan: Plan, step: int, microbatch: int) -> list[torch.Tensor]:
 def _drawn_gradients(elements: tuple[int, ...], step: int, microbatch: int) -> list[torch.Tensor]:
     dice = torch.Generator().manual_seed(1000 * step + microbatch)
     return [
-        torch.randint(-LARGEST, LARGEST + 1, (count,), generator=dice).float()
-        for count in elements
+        torch.randint(-LARGEST, LARGEST + 1, (count,), generator=dice).float() for count in elements
     ]
 
 
