@@ -8,7 +8,7 @@ FRAMEWORKS_PINS := -c constraints.txt -c tests/frameworks/constraints.txt
 # A run of the tests starts hundreds of processes: each would compile all modules again without it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-bits demo-elastic test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-gpu-logic test-hunt test-differential test-docs test-viewer test-lab test-wheel fuzz simulate hunt mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
+.PHONY: help demo demo-bits demo-elastic test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-gpu-logic test-hunt test-differential test-docs test-viewer test-lab test-wheel fuzz simulate test-chaos hunt mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -98,9 +98,12 @@ fuzz: $(READY)   ## datagrams of an attacker, by atheris (10 minutes on each dat
 	$(BIN)/python -m tests.fuzz.datagrams --runs -1 --seconds $(or $(SECONDS),600)
 	$(BIN)/python -m tests.fuzz.datagrams --compiled --runs -1 --seconds $(or $(SECONDS),600)
 
-simulate: $(READY)  ## the runtime on simulated hosts, with faults, by seeds (SEEDS=1000, FIRST=0; 100,000 take an hour on 2 idle cores)
+simulate: $(READY)  ## the runtime on simulated hosts, with faults, by seeds (SEEDS=1000, FIRST=0, KIND=elastic; 100,000 take an hour on 2 idle cores)
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0) \
-	    $(if $(SECONDS),--seconds $(SECONDS))
+	    $(if $(SECONDS),--seconds $(SECONDS)) $(if $(KIND),--kind $(KIND))
+
+test-chaos: $(READY)  ## replicas that are killed, stopped and come back, at random, as processes (SECONDS=1800, SEED=...)
+	$(BIN)/python -m bench.elastic chaos --seconds $(or $(SECONDS),1800) $(if $(SEED),--seed $(SEED))
 
 hunt: $(READY)   ## random MSCCL files, plans and programs on which verify could be wrong (COUNT=200000 of each; an hour)
 	printf 'xml\nplan\nmodel\n' | xargs -P 2 -I KIND \

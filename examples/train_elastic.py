@@ -3,8 +3,8 @@
     python examples/train_elastic.py --store HOST:PORT --replica 2 --replicas 4
 
 ``HOST:PORT`` is a ``torch.distributed.TCPStore`` that another process serves. A replica that has
-died is started again by the same line. Prints a line of JSON for each step, and in the end a hash
-of all parameters.
+died is started again by the same line. Prints a line of JSON for each step, with a hash of all
+parameters, and in the end that hash again.
 """
 
 from __future__ import annotations
@@ -33,6 +33,13 @@ def microbatch_of(step: int, microbatch: int) -> tuple[torch.Tensor, torch.Tenso
 
 def tell(**what: object) -> None:
     print(json.dumps({"at_s": time.time(), **what}), flush=True)
+
+
+def hash_of(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def main() -> None:
@@ -77,13 +84,14 @@ def main() -> None:
         while options.until and step.number == options.steps // 2 and not options.until.exists():
             time.sleep(0.01)
         optimizer.step()
-        tell(step=step.number, view=job.view.number, replicas=job.view.replicas)
+        tell(
+            step=step.number,
+            view=job.view.number,
+            replicas=job.view.replicas,
+            hash=hash_of(model),
+        )
     job.close()
-
-    digest = hashlib.sha256()
-    for parameter in model.parameters():
-        digest.update(parameter.detach().numpy().tobytes())
-    tell(hash=digest.hexdigest()[:16])
+    tell(hash=hash_of(model))
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ LARGEST = 64  # of a gradient's elements, before the average
 LIFE_SHARE = 0.4  # of the time of silence: who is still for less shows life in time
 NOTICED = 3  # times of silence until a death is known to all, on a network that loses little
 CHANGE_S = 1.0  # to agree on a view, and to connect
+STOPPED_S = 5.0  # for longer a process may be stopped when its threads are looked at
 LOOK_S = 0.05  # between two looks whether a replica has died
 NO_OUTCOME = ("silent, and not proved dead", "the others have not agreed")
 
@@ -388,7 +389,7 @@ def _problems_of(execution: Execution, process: int, unfinished: list[str]) -> l
     outcome = execution.outcomes[process]
     if not outcome.is_over:
         return [*found, f"{name} waits: {unfinished}"]
-    if unfinished:
+    if unfinished and not _is_stopped_at_the_end(execution, process):
         found.append(f"{name} has ended, and not its threads: {unfinished}")
     if outcome.error is not None:
         if not isinstance(outcome.error, RankFailure):
@@ -404,6 +405,14 @@ def _problems_of(execution: Execution, process: int, unfinished: list[str]) -> l
     if told.times_left_behind and not _was_still(execution, process):
         found.append(f"{name} lives, and was left behind {told.times_left_behind} times")
     return found
+
+
+def _is_stopped_at_the_end(execution: Execution, process: int) -> bool:
+    """Whether its threads may still have to end, since it was stopped when all were done."""
+    return any(
+        isinstance(fault, Stop) and fault.process == process and fault.for_s > STOPPED_S
+        for _, fault in execution.fired
+    )
 
 
 def _was_still(execution: Execution, process: int) -> bool:

@@ -1,0 +1,1 @@
+"""``latecomer.elastic.Job`` with real processes that are killed, stopped, and come back."""

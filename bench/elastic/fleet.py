@@ -1,0 +1,211 @@
+"""Replicas of ``examples/train_elastic.py`` as processes: what they tell, and what befalls them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "train_elastic.py"
+PATIENCE_S = 120.0  # for anything at all: against hangs
+MANY_STEPS = 100_000
+LOOK_S = 0.01
+
+SERVES_STORE = """
+import sys, time
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+print(store.port, flush=True)
+time.sleep(1e6)
+"""
+
+
+class Failed(Exception):
+    """The job does not do what it must."""
+
+
+@dataclass(frozen=True)
+class StepTold:
+    """A step that a replica has done."""
+
+    number: int
+    at_s: float  # by the clock of this machine
+    view: int
+    replicas: tuple[int, ...]
+    hash: str
+
+
+@dataclass
+class Replica:
+    """A process that trains."""
+
+    number: int
+    process: subprocess.Popen[str]
+    steps: list[StepTold] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.reading = threading.Thread(target=self._read, daemon=True)
+        self.reading.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            told = json.loads(line)
+            if "step" in told:
+                step = StepTold(
+                    number=told["step"],
+                    at_s=told["at_s"],
+                    view=told["view"],
+                    replicas=tuple(told["replicas"]),
+                    hash=told["hash"],
+                )
+                self.steps.append(step)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process is gone."""
+        return self.process.poll() is not None
+
+
+class Fleet:
+    """All replicas of a job, and the store where they meet.
+
+    Args:
+        replicas: how many.
+        silence_s: of the job.
+        late_s: by replica, seconds more in each step.
+    """
+
+    def __init__(self, replicas: int, *, silence_s: float, late_s: dict[int, float]) -> None:
+        self.replicas = replicas
+        self._silence_s = silence_s
+        self._late_s = late_s
+        self._store = subprocess.Popen(
+            [sys.executable, "-c", SERVES_STORE], stdout=subprocess.PIPE, text=True
+        )
+        assert self._store.stdout is not None
+        self._where = f"127.0.0.1:{int(self._store.stdout.readline())}"
+        self.all: list[Replica] = []  # those that have ended, too
+        self.current = {number: self._start(number) for number in range(replicas)}
+
+    def start_again(self, number: int) -> Replica:
+        """A process that takes the place of one that has ended."""
+        self.current[number] = self._start(number)
+        return self.current[number]
+
+    def signal(self, number: int, what: signal.Signals) -> float:
+        """Send a replica's process a signal; when."""
+        at_s = time.time()
+        self.current[number].process.send_signal(what)
+        return at_s
+
+    def lose_store(self) -> None:
+        """The store's process ends."""
+        self._store.kill()
+        self._store.wait()
+
+    def wait_for(self, is_so: Callable[[], bool], of: Collection[int], what: str) -> None:
+        """Until something is so, while these replicas live; else Failed."""
+        give_up_s = time.monotonic() + PATIENCE_S
+        while not is_so():
+            ended = [number for number in of if self.current[number].has_ended]
+            if ended:
+                raise Failed(f"replica(s) {ended} have ended while waiting for: {what}")
+            if time.monotonic() > give_up_s:
+                raise Failed(f"not within {PATIENCE_S:g} s: {what}")
+            time.sleep(LOOK_S)
+
+    def wait_for_all_in_view(self, of: Collection[int], steps: int = 1) -> None:
+        """Until these replicas have done so many steps together, and no others with them."""
+
+        def are_together() -> bool:
+            for number in of:
+                told = self.current[number].steps[-steps:]
+                if len(told) < steps or any(sorted(each.replicas) != sorted(of) for each in told):
+                    return False
+            return True
+
+        self.wait_for(are_together, of, f"steps of replicas {sorted(of)} together")
+
+    @property
+    def last_step(self) -> int:
+        """The last step that any replica has done."""
+        return max(step.number for replica in self.all for step in replica.steps)
+
+    def check(self, expected: dict[int, str]) -> int:
+        """After each step all have the parameters that they must have; how many steps there were.
+
+        ``expected``: by step, the parameters' hash. Raises Failed.
+        """
+        hashes: dict[int, set[str]] = {}
+        for replica in self.all:
+            for step in replica.steps:
+                hashes.setdefault(step.number, set()).add(step.hash)
+        for number, found in hashes.items():
+            if found != {expected[number]}:
+                raise Failed(f"step {number} has ended with parameters {sorted(found)}")
+        return len(hashes)
+
+    def end(self) -> None:
+        """End all processes."""
+        for replica in self.all:
+            with contextlib.suppress(ProcessLookupError):
+                replica.process.kill()
+            replica.process.wait()
+            replica.reading.join()
+        self.lose_store()
+
+    def _start(self, number: int) -> Replica:
+        words = ["--store", self._where, "--replica", number, "--replicas", self.replicas]
+        words += ["--steps", MANY_STEPS, "--silence", self._silence_s]
+        words += ["--late", self._late_s.get(number, 0.0)]
+        command = [sys.executable, str(SCRIPT), *map(str, words)]
+        # what a replica logs of the faults of others says nothing new
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        replica = Replica(number, process)
+        self.all.append(replica)
+        return replica
+
+
+@contextlib.contextmanager
+def fleet(replicas: int, *, silence_s: float, late_s: dict[int, float]) -> Iterator[Fleet]:
+    """Replicas that have begun to train together; ended after the block."""
+    running = Fleet(replicas, silence_s=silence_s, late_s=late_s)
+    try:
+        running.wait_for_all_in_view(range(replicas))
+        yield running
+    finally:
+        running.end()
+
+
+def undisturbed(steps: int) -> dict[int, str]:
+    """By step, the hash of the parameters in a training on one replica."""
+    words = ["--store", "127.0.0.1:0", "--replica", 0, "--replicas", 1]
+    store = subprocess.Popen(
+        [sys.executable, "-c", SERVES_STORE], stdout=subprocess.PIPE, text=True
+    )
+    assert store.stdout is not None
+    words[1] = f"127.0.0.1:{int(store.stdout.readline())}"
+    words += ["--steps", steps, "--compute", 0.0]
+    try:
+        done = subprocess.run(
+            [sys.executable, str(SCRIPT), *map(str, words)],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=600.0,
+            check=True,
+        )
+    finally:
+        store.kill()
+        store.wait()
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    return {each["step"]: each["hash"] for each in told if "step" in each}

@@ -1,0 +1,111 @@
+"""Replicas that die, stop and come back at named places: all holds; what does not is noticed."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from latecomer.runtime.elastic import group, view
+from latecomer.runtime.elastic.agreement import Agreement, Promise
+from latecomer.runtime.elastic.sums import FloatSums
+from latecomer.runtime.health.checks import LifeCheck
+from tests.simulation.campaign import elastic, shrunk
+from tests.simulation.elastic.execution import execute
+from tests.simulation.elastic.plan import PLACES, CutOff, Die, LoseStore, Raise, Stop, drawn, read
+from tests.simulation.swarm import run_stretch
+
+SEEDS = range(60)
+
+
+def test_what_must_hold_does_with_each_kind_of_fault():
+    stretch = run_stretch(elastic(), SEEDS, end_s=1e300)
+    assert stretch.failing == []
+    assert stretch.executions == len(SEEDS)
+
+
+def test_the_same_seed_is_the_same_execution():
+    assert execute(drawn(4)).trace == execute(drawn(4)).trace != execute(drawn(5)).trace
+
+
+def test_plans_have_all_kinds_of_faults_in_all_places_and_can_be_printed():
+    plans = [drawn(seed) for seed in range(500)]
+    faults = [fault for plan in plans for fault in plan.faults]
+    assert {type(fault) for fault in faults} == {Die, Stop, Raise, CutOff, LoseStore}
+    assert {fault.moment.place for fault in faults} == set(PLACES)
+    assert [read(plan.as_json()) for plan in plans[:20]] == plans[:20]
+
+
+@pytest.mark.parametrize("seed", [115, 2693])
+def test_one_that_dies_as_the_others_agree_or_connect_is_done_without(seed):
+    assert execute(drawn(seed)).problems == []
+
+
+def test_a_replica_whose_own_loop_raises_holds_nobody_up():
+    execution = execute(drawn(2433))
+    assert any(isinstance(fault, Raise) for _, fault in execution.fired)
+    assert execution.problems == []
+
+
+def _noticed(seeds):
+    return [problem for seed in seeds for problem in execute(drawn(seed)).problems]
+
+
+def test_who_leaves_and_is_waited_for_is_noticed(monkeypatch):
+    judge = LifeCheck.judge
+
+    def blind(check, answers, now_s):
+        if len(answers) < check.world_size:
+            return judge(check, answers, now_s)
+        check._heard_s = now_s
+        return None
+
+    monkeypatch.setattr(LifeCheck, "judge", blind)
+    assert any("may pass" in problem for problem in _noticed([2433]))
+
+
+def test_a_view_that_starts_on_some_alone_is_noticed(monkeypatch):
+    def always(staying, starts):
+        return view.Start(is_ready=True)
+
+    monkeypatch.setattr(group, "joint_start", always)
+    assert _noticed([2693, *range(20)])
+
+
+def test_one_that_reports_and_dies_and_is_never_asked_for_is_noticed(monkeypatch):
+    monkeypatch.setattr(Agreement, "present", Agreement.silent)
+    assert _noticed([115, *range(20)])
+
+
+def test_a_microbatch_that_nobody_takes_over_is_noticed(monkeypatch):
+    def not_taken_over(before, step, staying):
+        return view.dealt(len(before.owners), before.size)
+
+    monkeypatch.setattr(view, "_taken_over", not_taken_over)
+    assert _noticed(range(20))
+
+
+def test_a_contribution_that_counts_twice_is_noticed_and_its_plan_made_smaller(monkeypatch):
+    average = FloatSums.average
+
+    def twice(sums, bucket, kept, result):
+        return average(sums, bucket, [*kept, kept[0]] if len(kept) > 3 else kept, result)
+
+    monkeypatch.setattr(FloatSums, "average", twice)
+    plans = [plan for plan in map(drawn, range(60)) if plan.bits == "any" and plan.faults]
+    plan = next(plan for plan in plans if "other parameters" in execute(plan).summary)
+    smallest = shrunk(elastic(), plan)
+    assert smallest.steps < plan.steps
+    assert execute(smallest).problems
+
+
+def test_a_lost_report_leaves_nobody_out():
+    """Who has promised has reported, too."""
+    promising = Agreement(1, range(3), b"one", settle_s=1.0, now_s=0.0)
+    asking = Agreement(0, range(3), b"zero", settle_s=0.0, now_s=0.0)
+    asking.handle_timer(1.0)
+    for peer, message in asking.messages_to_send(1.0):
+        if peer == 1:
+            promising.receive_message(message, 0, 1.0)
+    promises = [each for _, each in promising.messages_to_send(1.0) if isinstance(each, Promise)]
+    assert promises
+    assert msgspec.structs.asdict(promises[0])["content"] == b"one"
