@@ -25,9 +25,11 @@ from typing import Any, Protocol
 
 import torch
 
+from latecomer.runtime.elastic.connecting import Engine
 from latecomer.runtime.elastic.gradients import buckets_of
-from latecomer.runtime.elastic.group import Engine, Group, LeftBehind
+from latecomer.runtime.elastic.group import Group
 from latecomer.runtime.elastic.state import give, pack, receive, unpack
+from latecomer.runtime.elastic.succession import LeftBehind
 from latecomer.runtime.elastic.sums import Exponents, FloatSums, SameBitsSums, Sums
 from latecomer.runtime.elastic.view import Standing, View
 from latecomer.runtime.host import host

@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from latecomer.runtime.elastic.connecting import Engine
 from latecomer.runtime.elastic.gradients import Bucket
-from latecomer.runtime.elastic.group import Engine
 from latecomer.runtime.health.native_work import reason
 from latecomer.runtime.health.watchdog import Watchdog
 from latecomer.runtime.network.store_exchange import StoreExchange

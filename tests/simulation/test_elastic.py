@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from latecomer.runtime.elastic import group, view
+from latecomer.runtime.elastic import succession, view
 from latecomer.runtime.elastic.agreement import Agreement, Promise
 from latecomer.runtime.elastic.sums import FloatSums
 from latecomer.runtime.health.checks import LifeCheck
@@ -67,7 +67,7 @@ def test_a_view_that_starts_on_some_alone_is_noticed(monkeypatch):
     def always(staying, starts):
         return view.Start(is_ready=True)
 
-    monkeypatch.setattr(group, "joint_start", always)
+    monkeypatch.setattr(succession, "joint_start", always)
     assert _noticed([2693, *range(20)])
 
 

@@ -20,10 +20,12 @@ from unittest import mock
 import torch
 
 from latecomer.runtime.elastic import job as job_module
+from latecomer.runtime.elastic.connecting import Connector
 from latecomer.runtime.elastic.gradients import buckets_of
 from latecomer.runtime.elastic.group import Group
 from latecomer.runtime.elastic.job import Job
 from latecomer.runtime.elastic.meeting import Meeting
+from latecomer.runtime.elastic.succession import Succession
 from latecomer.runtime.elastic.view import View
 from latecomer.runtime.host import host
 from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
@@ -48,14 +50,18 @@ STOPPED_S = 5.0  # for longer a process may be stopped when its threads are look
 LOOK_S = 0.05  # between two looks whether a replica has died
 NO_OUTCOME = ("silent, and not proved dead", "the others have not agreed")
 
-OF_GROUP: dict[str, Place] = {
-    "_agreed": "agrees",
-    "_choose": "chooses",
-    "_meet": "meets",
-    "_make": "connects",
-}
-OF_JOB: dict[str, Place] = {"_average": "sums", "_begins": "begins"}
-OF_MODULE: dict[str, Place] = {"give": "gives", "receive": "fetches"}
+FUNCTIONS: tuple[tuple[Any, str, Place], ...] = (
+    (Job, "_average", "sums"),
+    (Succession, "_agreed", "agrees"),
+    (Group, "_choose", "chooses"),
+    (Connector, "_meet", "meets"),
+    (Connector, "_make", "connects"),
+    (Job, "_begins", "begins"),
+    (job_module, "give", "gives"),
+    (Meeting, "apply", "applies"),
+    (job_module, "receive", "fetches"),
+)
+"""Where the places are in the code that ships."""
 
 
 class OwnTrouble(Exception):
@@ -154,18 +160,9 @@ class _Befalling:
     def in_places(self) -> Iterator[None]:
         """Notice in the block when a process is at a place."""
         with contextlib.ExitStack() as stack:
-
-            def notice(owner: Any, name: str, place: Place) -> None:
+            for owner, name, place in FUNCTIONS:
                 noticed = self._noticed(getattr(owner, name), place)
                 stack.enter_context(mock.patch.object(owner, name, noticed))
-
-            for name, place in OF_GROUP.items():
-                notice(Group, name, place)
-            for name, place in OF_JOB.items():
-                notice(Job, name, place)
-            for name, place in OF_MODULE.items():
-                notice(job_module, name, place)
-            notice(Meeting, "apply", "applies")
             if self._plan.has_profile:
                 stack.enter_context(
                     mock.patch.object(Group, "join", self._with_profile(Group.join))
@@ -185,7 +182,7 @@ class _Befalling:
         profile = Profile(plan.replicas, native=link, schedule=link)
 
         def joined(group: Group) -> View:
-            group._profile = profile
+            group._connector.profile = profile
             return join(group)
 
         return joined

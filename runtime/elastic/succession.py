@@ -1,0 +1,286 @@
+"""From a view that ends to the next one: who is in it, and whether it starts, all agree on.
+
+    reports ──> who goes on ──> they connect ──> starts? ── yes ──> the next view
+                     ^                              │
+                     └──────── without the lost ─── no
+
+Both are agreements (:mod:`latecomer.runtime.elastic.agreement`), over the control channel of the
+view that ends. The second one is needed because a member may die while the others connect: some of
+them are connected then, and others never will be. Only those who go on have a say in it, and in
+what follows; whoever is left behind is not missing from a later quorum.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from latecomer.runtime.elastic.agreement import (
+    Agreement,
+    AgreementEvent,
+    AgreementMessage,
+    Decided,
+    MustChoose,
+)
+from latecomer.runtime.elastic.connecting import Connected, Engine
+from latecomer.runtime.elastic.presence import is_gone
+from latecomer.runtime.elastic.view import (
+    STANDING,
+    START,
+    VIEW,
+    Standing,
+    Start,
+    View,
+    joint_start,
+)
+from latecomer.runtime.host import Empty, Queue, host
+from latecomer.runtime.network.protocol import ProtocolRunner
+from latecomer.runtime.policy.alone import GroupOfOne
+from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.verify.errors import LatecomerError, RankFailure
+
+PROBE_S = 0.05  # between two times that hosts are asked whether a silent rank's process exists
+
+logger = logging.getLogger("latecomer")
+
+
+class NoOutcome(RankFailure):
+    """The others have not agreed with this rank."""
+
+
+class LeftBehind(RankFailure):
+    """The others go on without this replica; it may apply anew."""
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """A view that ends, and the attempt to agree on what comes next."""
+
+    view: View
+    engine: Engine
+    attempt: int  # from 0 on; another one where the next view does not start
+    electorate: frozenset[int]  # ranks that have a say
+    suspects: frozenset[int]  # ranks that were lost
+
+
+class Succession:
+    """One replica's way from the end of a view to the next one that starts.
+
+    Args:
+        replica: its number in the job.
+        silence_s: how long the others' reports are waited for.
+        join_timeout_s: how long an agreement may take; one on a start, twice as long.
+        choose: makes the next view from the reports of those who go on, by rank.
+        connect: connects to all its members; RankFailure: one of them is lost.
+        begin: puts it in force here.
+    """
+
+    def __init__(
+        self,
+        replica: int,
+        *,
+        silence_s: float,
+        join_timeout_s: float,
+        choose: Callable[[View, dict[int, Standing]], View],
+        connect: Callable[[View], Connected],
+        begin: Callable[[View, Connected], None],
+    ) -> None:
+        self._replica = replica
+        self._silence_s = silence_s
+        self._join_timeout_s = join_timeout_s
+        self._choose = choose
+        self._connect = connect
+        self._begin = begin
+
+    def run(
+        self, view: View, engine: Engine, standing: Standing, suspects: Collection[int]
+    ) -> None:
+        """Go from a view to the next one (blocks).
+
+        Raises:
+            LeftBehind: the others go on without this replica.
+            NoOutcome: too few are left to go on, or they do not agree in time.
+        """
+        failed = frozenset(suspects)
+        electorate = frozenset(range(view.size))
+        attempt = 0
+        while True:
+            ending = _Ending(view, engine, attempt, electorate, failed)
+            began_s = host.monotonic()
+            following = self._agreed(ending, standing)
+            agreed_s = host.monotonic() - began_s
+            if self._replica not in following.replicas:
+                raise left_behind(view, self._replica)
+            logger.info("view %d: agreed on in %.3f s", following.number, agreed_s)
+
+            # these alone have a say from now on: whoever is left behind has nothing to do with it
+            electorate = frozenset(view.rank_of(each) for each in _staying(view, following))
+            ending = dataclasses.replace(ending, electorate=electorate)
+            start = self._begin_after(ending, following)
+            if start.is_ready:
+                return
+            failed |= frozenset(start.failed)
+            standing = msgspec.structs.replace(standing, grows=False)
+            attempt += 1
+
+    def _agreed(self, ending: _Ending, standing: Standing) -> View:
+        """The next view, on which all who go on agree."""
+        view = ending.view
+        if isinstance(ending.engine, GroupOfOne):
+            return self._choose(view, {0: standing})
+        agreeing = _Agreeing(
+            ending, f"view/{ending.attempt}", msgspec.json.encode(standing), self._silence_s
+        )
+
+        def choose(reports: Mapping[int, bytes]) -> bytes:
+            standings = {rank: STANDING.decode(content) for rank, content in reports.items()}
+            return msgspec.json.encode(self._choose(view, standings))
+
+        # it goes on to tell the outcome until the channel is closed, when the next view has begun
+        return VIEW.decode(self._wait_for_outcome(view, agreeing, choose, self._join_timeout_s))
+
+    def _begin_after(self, ending: _Ending, following: View) -> Start:
+        """Let the next view begin, unless one of those who stay is not connected."""
+        connected: Connected | None = None
+        own = Start(is_ready=True)
+        try:
+            connected = self._connect(following)
+        except RankFailure as failure:
+            logger.warning("view %d does not start here: %s", following.number, failure)
+            lost = {following.replicas[rank] for rank in failure.ranks}
+            failed = [ending.view.rank_of(each) for each in lost & set(ending.view.replicas)]
+            own = Start(is_ready=False, failed=tuple(sorted(failed)))
+        try:
+            agreeing, start = self._start_together(ending, own)
+        except LatecomerError:
+            if connected is not None:
+                connected.give_up(f"replica {self._replica} does not go on")
+            raise
+        if connected is not None and start.is_ready:
+            self._begin(following, connected)
+        elif connected is not None:
+            connected.give_up(f"view {following.number} does not start")
+        if agreeing is not None:
+            agreeing.wait_until_told()
+        return start
+
+    def _start_together(self, ending: _Ending, own: Start) -> tuple[_Agreeing | None, Start]:
+        """Whether the view starts, on which all who stay agree."""
+        if isinstance(ending.engine, GroupOfOne):
+            return None, own
+        # whoever is slow is waited for: it may still be connecting to one that has died
+        agreeing = _Agreeing(
+            dataclasses.replace(ending, suspects=frozenset()),
+            f"start/{ending.attempt}",
+            msgspec.json.encode(own),
+            self._join_timeout_s,
+        )
+
+        def choose(reports: Mapping[int, bytes]) -> bytes:
+            starts = {rank: START.decode(content) for rank, content in reports.items()}
+            return msgspec.json.encode(joint_start(ending.electorate, starts))
+
+        outcome = self._wait_for_outcome(ending.view, agreeing, choose, 2 * self._join_timeout_s)
+        return agreeing, START.decode(outcome)
+
+    def _wait_for_outcome(
+        self,
+        view: View,
+        agreeing: _Agreeing,
+        choose: Callable[[Mapping[int, bytes]], bytes],
+        limit_s: float,
+    ) -> bytes:
+        give_up_s = host.monotonic() + limit_s
+        while True:
+            event = agreeing.next_event(PROBE_S)
+            if isinstance(event, Decided):
+                return event.outcome
+            if isinstance(event, MustChoose):
+                agreeing.choose(event, choose(event.reports))
+            elif host.monotonic() > give_up_s:
+                raise self._no_outcome(agreeing.silent)
+            else:
+                for rank in agreeing.present:
+                    if is_gone(view.members[rank].presence, PROBE_S):
+                        agreeing.prove_gone(rank)
+
+    def _no_outcome(self, silent: list[int]) -> NoOutcome:
+        names = ", ".join(map(str, silent))
+        if silent:
+            text = (
+                f"rank(s) {names}: silent, and not proved dead; the others are too few to go on "
+                "by themselves, since it may be the network that has failed"
+            )
+        else:
+            text = (
+                f"replica {self._replica}: the others have not agreed with it on how to go on "
+                f"within {self._join_timeout_s:g} s; they may have given up"
+            )
+        return NoOutcome(silent, text)
+
+
+def left_behind(view: View, replica: int) -> LeftBehind:
+    """That the others have gone on after a view without one of its replicas."""
+    text = f"the others have gone on without replica {replica}, which was silent"
+    return LeftBehind([view.rank_of(replica)], text)
+
+
+def _staying(view: View, following: View) -> list[int]:
+    """The replicas of a view that are in the next one, too."""
+    return [replica for replica in view.replicas if replica in following.replicas]
+
+
+class _Agreeing(ProtocolRunner[AgreementMessage, AgreementEvent]):
+    """An agreement at work, over the control channel of the view that ends."""
+
+    def __init__(self, ending: _Ending, topic: str, content: bytes, settle_s: float) -> None:
+        assert isinstance(ending.engine, AllReduceDispatcher)
+        datagrams = ending.engine.executor.datagrams
+        self._events: Queue[AgreementEvent] = host.Queue()
+        self._agreement = Agreement(
+            datagrams.rank,
+            ending.electorate,
+            content,
+            suspects=ending.suspects,
+            settle_s=settle_s,
+            now_s=host.monotonic(),
+        )
+        super().__init__(self._agreement, datagrams, topic, AgreementMessage)
+
+    @property
+    def silent(self) -> list[int]:
+        """See :attr:`Agreement.silent`."""
+        return self.run(lambda now_s: sorted(self._agreement.silent))
+
+    @property
+    def present(self) -> list[int]:
+        """See :attr:`Agreement.present`."""
+        return self.run(lambda now_s: sorted(self._agreement.present))
+
+    def next_event(self, limit_s: float) -> AgreementEvent | None:
+        """What this rank has to do next, or the outcome; None if nothing came within the limit."""
+        try:
+            return self._events.get(timeout=limit_s)
+        except Empty:
+            return None
+
+    def choose(self, asked: MustChoose, outcome: bytes) -> None:
+        """See :meth:`Agreement.choose`."""
+        self.run(lambda now_s: self._agreement.choose(asked.ballot, outcome, now_s))
+
+    def prove_gone(self, rank: int) -> None:
+        """See :meth:`Agreement.prove_gone`."""
+        self.run(lambda now_s: self._agreement.prove_gone(rank, now_s))
+
+    def wait_until_told(self) -> None:
+        """Until all know the outcome, or were told often enough."""
+        while not self.run(lambda now_s: self._agreement.has_told):
+            host.sleep(PROBE_S)
+
+    def handle_event(self, event: AgreementEvent) -> None:
+        """Hand it to the thread that goes from one view to the next."""
+        self._events.put(event)
