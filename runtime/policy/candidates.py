@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from latecomer.runtime.executor.closed_form import ClosedFormPart
+from latecomer.runtime.executor.closed_form import ClosedFormPart, proved_programs
 from latecomer.runtime.executor.load import Runnable, load
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.cost_model import Phase, ScheduleCandidate, TwoLevelCompletion
 from latecomer.runtime.policy.machines import ALONE
+from latecomer.runtime.policy.options import Options
 from latecomer.verify.core.format import decode
 from latecomer.verify.errors import SearchTimeout
 from latecomer.verify.output import encode
@@ -75,6 +76,19 @@ def candidates(
 
     schedules, costs = zip(*offered, *closed_forms, strict=True)
     return schedules, costs
+
+
+def make_ahead(ranks: int, rank: int, options: Options) -> None:
+    """Make and prove what this process would need as ``rank`` of so many ranks, for its next group.
+
+    Proofs are kept, so that the group that wants them starts the sooner.
+    """
+    most_late = options.at_most_late(ranks)
+    if ranks <= MOST_RANKS_SEARCHED and rank == 0:
+        _made(ranks, most_late, ALONE)
+    if options.mode == "static":
+        for chunks in CLASSES:
+            proved_programs(ranks=ranks, rank=rank, chunks=chunks)
 
 
 def costs_of_candidates(ranks: int, most_late: int) -> tuple[ScheduleCandidate, ...]:

@@ -1,0 +1,182 @@
+"""The replicas of one quorum, connected: it lasts until torchft reconfigures.
+
+    ProcessGroup ── quorum 1 ──> Group of replica_0, replica_1, replica_2
+         │  └ Known                  └ Gloo, and a dispatcher
+         └─────── quorum 2 ──> Group of replica_0, replica_2        (replica_1 has died)
+
+When a group has failed, torchft's lighthouse still waits for a heartbeat of who is gone. Meanwhile
+what the next group will want is made and proved (``make_ahead``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import torch
+
+from latecomer.runtime.at_exit import close_at_exit, has_closed
+from latecomer.runtime.health.native_work import NativeWaits
+from latecomer.runtime.host import Thread, host
+from latecomer.runtime.policy.alone import GroupOfOne
+from latecomer.runtime.policy.candidates import make_ahead
+from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.torch_versions import Store
+from latecomer.runtime.torchft.future_work import FutureWork
+from latecomer.runtime.torchft.known import (
+    Known,
+    adopted,
+    arrivals_of,
+    having_seen,
+    shared_names,
+)
+from latecomer.runtime.torchft.settings import Settings
+from latecomer.verify.errors import LatecomerError, RankFailure
+
+CPU = torch.device("cpu")
+CLOSE_S = 10.0  # how long the end of a program waits for a group that is being closed
+
+Engine = AllReduceDispatcher | GroupOfOne
+
+logger = logging.getLogger("latecomer")
+
+
+class Group:
+    """One replica's end of it (collective).
+
+    Args:
+        store: all replicas of the group use it under the same prefix, nothing else.
+        rank: of this replica.
+        members: what each of them knows, by rank.
+        gloo: their Gloo group, for other collectives.
+        settings: the same on all.
+
+    Raises:
+        ArgumentError: replicas with different settings.
+        RankFailure: replicas that did not join in time, or died meanwhile.
+    """
+
+    def __init__(
+        self, store: Store, rank: int, members: Sequence[Known], gloo: Any, settings: Settings
+    ) -> None:
+        self.rank = rank
+        self.replicas = tuple(member.replica for member in members)
+        self._unclear = shared_names(members)
+        self._known = adopted(members, rank)
+        self._settings = settings
+        self._options = settings.options(self.replicas, self._unclear)
+        self.waits = NativeWaits(gloo, rank, len(members))
+        self._gloo = gloo
+        self._closing: Thread | None = None
+        self.engine = self._connect(store)
+        close_at_exit(self)
+        if isinstance(self.engine, AllReduceDispatcher):
+            self.engine.executor.watchdog.on_failure(self._failed)
+
+    def _connect(self, store: Store) -> Engine:
+        """What runs the all-reduces (collective)."""
+        settings = self._settings
+        size = len(self.replicas)
+        if size == 1:
+            return GroupOfOne(
+                store, options=self._options, device=CPU, timeout_s=settings.timeout_s
+            )
+        profile = self._known.profile
+        dispatcher = AllReduceDispatcher(
+            store,
+            self.rank,
+            size,
+            options=self._options,
+            profile=None if profile is None else profile.for_some(size),
+            arrivals=arrivals_of(self._known, self.replicas),
+            timeout_s=settings.timeout_s,
+            silence_s=settings.silence_s,
+            join_timeout_s=settings.join_timeout_s,
+            native_waits=self.waits,
+        )
+        self.waits.detector = dispatcher
+        return dispatcher
+
+    @property
+    def known(self) -> Known:
+        """What this replica knows by now."""
+        engine = self.engine
+        if isinstance(engine, GroupOfOne):
+            return self._known
+        known = msgspec.structs.replace(self._known, profile=engine.profile)
+        return having_seen(known, self.replicas, engine.arrivals(), self._unclear)
+
+    @property
+    def failure(self) -> LatecomerError | None:
+        """Why all-reduces fail, if they do."""
+        error = self.engine.failure
+        return None if error is None else self._named(error)
+
+    def submit(self, tensor: torch.Tensor, *, average: bool) -> FutureWork:
+        """Start the sum (or average) of ``tensor``, in place; an error stands in the future.
+
+        TensorError is raised for a tensor that can't be carried.
+        """
+        work = FutureWork(tensor, self._named)
+        try:
+            work.follow(self.engine.submit(tensor, average=average))
+        except RankFailure as failure:
+            work.settle(failure)
+        return work
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Change how late a replica may be, from now on."""
+        self.engine.timeout_s = timeout_s
+        self._gloo._set_default_timeout(timedelta(seconds=timeout_s))
+
+    def abort(self, reason: str) -> None:
+        """End all operations on all replicas, with a RankFailure that names this one; at once.
+
+        What has failed already stays as it is.
+        """
+        if isinstance(self.engine, AllReduceDispatcher) and self.engine.failure is None:
+            self.engine.abort(reason)
+
+    def start_closing(self) -> None:
+        """Release threads and connections, on a thread of its own: nobody has to wait for it.
+
+        Where a replica is dead, goodbyes to it take their time.
+        """
+        self._closing = host.Thread(target=self._close, name="latecomer-closing", daemon=True)
+        self._closing.start()
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Wait until it is closed (at the end of the program; :mod:`latecomer.runtime.at_exit`)."""
+        if self._closing is None:
+            self.start_closing()
+        assert self._closing is not None
+        self._closing.join(CLOSE_S)
+
+    def _close(self) -> None:
+        self.engine.close(at_once=self.engine.failure is not None)
+        self.waits.close()
+        self._gloo = None
+        has_closed(self)
+
+    def _named(self, error: LatecomerError) -> LatecomerError:
+        """The same error, with the names of replicas, since ranks are those of one quorum only."""
+        if not isinstance(error, RankFailure):
+            return error
+        names = [f"rank {rank} is replica {self.replicas[rank]}" for rank in error.ranks]
+        named = RankFailure(error.ranks, str(error), names)
+        named.__cause__ = error
+        return named
+
+    def _failed(self, failure: LatecomerError) -> None:
+        """Prepare for the next group, while torchft finds out who is in it."""
+        logger.warning("the group has failed on rank %d: %s", self.rank, self._named(failure))
+        lost = failure.ranks if isinstance(failure, RankFailure) else ()
+        ranks = len(self.replicas) - len(lost)
+        if self.rank in lost or ranks < 2:
+            return
+        rank = self.rank - sum(each < self.rank for each in lost)
+        replicas = [name for each, name in enumerate(self.replicas) if each not in lost]
+        make_ahead(ranks, rank, self._settings.options(replicas, self._unclear))
