@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from latecomer.runtime.executor.closed_form import ClosedFormPart, proved_programs
+from latecomer.runtime.executor.closed_form import ClosedFormPart
 from latecomer.runtime.executor.load import Runnable, load
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.cost_model import Phase, ScheduleCandidate, TwoLevelCompletion
@@ -78,17 +78,13 @@ def candidates(
     return schedules, costs
 
 
-def make_ahead(ranks: int, rank: int, options: Options) -> None:
-    """Make and prove what this process would need as ``rank`` of so many ranks, for its next group.
+def make_ahead(ranks: int, options: Options) -> None:
+    """Make and prove what rank 0 of so many ranks would at the start, which is kept.
 
-    Proofs are kept, so that the group that wants them starts the sooner.
+    So a group of so many, should this process have rank 0 in it, starts the sooner.
     """
-    most_late = options.at_most_late(ranks)
-    if ranks <= MOST_RANKS_SEARCHED and rank == 0:
-        _made(ranks, most_late, ALONE)
-    if options.mode == "static":
-        for chunks in CLASSES:
-            proved_programs(ranks=ranks, rank=rank, chunks=chunks)
+    if ranks <= MOST_RANKS_SEARCHED:
+        _made(ranks, options.at_most_late(ranks), ALONE)
 
 
 def costs_of_candidates(ranks: int, most_late: int) -> tuple[ScheduleCandidate, ...]:

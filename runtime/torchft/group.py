@@ -174,9 +174,7 @@ class Group:
         """Prepare for the next group, while torchft finds out who is in it."""
         logger.warning("the group has failed on rank %d: %s", self.rank, self._named(failure))
         lost = failure.ranks if isinstance(failure, RankFailure) else ()
-        ranks = len(self.replicas) - len(lost)
-        if self.rank in lost or ranks < 2:
-            return
-        rank = self.rank - sum(each < self.rank for each in lost)
-        replicas = [name for each, name in enumerate(self.replicas) if each not in lost]
-        make_ahead(ranks, rank, self._settings.options(replicas, self._unclear))
+        left = [rank for rank in range(len(self.replicas)) if rank not in lost]
+        if len(left) > 1 and left[0] == self.rank:
+            replicas = [self.replicas[rank] for rank in left]
+            make_ahead(len(left), self._settings.options(replicas, self._unclear))

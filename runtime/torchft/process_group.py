@@ -82,7 +82,7 @@ class ProcessGroup(ProcessGroupGloo):  # type: ignore[misc]  # (without types)
         self._known = Known(replica="", profile=self._settings.profile)
         self._group: Group | None = None
         tell_of_errors()
-        make_ahead(3, 0, self._settings.options((), set()))  # loads what the first quorum wants
+        make_ahead(3, self._settings.options((), set()))  # loads what the first quorum wants
 
     def allreduce(self, tensors: list[torch.Tensor], opts: object) -> Work:
         """Start an all-reduce; see the class.
