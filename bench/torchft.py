@@ -107,6 +107,7 @@ class Replica:
         at_s = self.send(signal.SIGKILL)
         assert self.process is not None
         self.process.wait()
+        self.process = None
         return at_s
 
     def committed(self) -> list[Event]:
@@ -115,7 +116,7 @@ class Replica:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process is gone."""
+        """Whether its process is gone, and nobody has killed it."""
         return self.process is not None and self.process.poll() is not None
 
 
@@ -146,7 +147,8 @@ class Job:
     def close(self) -> None:
         """End all processes."""
         for replica in self.replicas:
-            replica.kill()
+            if replica.process is not None:
+                replica.kill()
 
     def settle(self) -> None:
         """Wait until all have committed some steps together."""
@@ -235,9 +237,11 @@ class Job:
     def _wait(self, is_so: Callable[[], bool], what: str) -> None:
         give_up_s = time.monotonic() + PATIENCE_S
         while not is_so():
-            ended = [each.number for each in self.replicas if each.has_ended]
+            ended = [str(each.log) for each in self.replicas if each.has_ended]
+            if ended:
+                raise Wrong(f"{self.kind}: a replica has ended by itself: see {', '.join(ended)}")
             if time.monotonic() > give_up_s:
-                raise Wrong(f"{self.kind}: not within {PATIENCE_S:g} s: {what}; ended: {ended}")
+                raise Wrong(f"{self.kind}: not within {PATIENCE_S:g} s: {what}")
             time.sleep(0.005)
 
     def require_right(self) -> int:
