@@ -58,6 +58,7 @@ class EventLoop:
         self._submitted: deque[AllReduceWork] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._stop = self._drain = False
+        self._has_left = host.Event()  # the thread touches no tensor any more
         self._busy_s = math.inf  # since when the thread works, and does not wait for events
         self._moved_s = host.monotonic()
         self._bell, self._door = host.socketpair()
@@ -85,8 +86,10 @@ class EventLoop:
         """Stop at once: no tensor is touched any more, all connections are closed."""
         self._stop = True
         self._ring()
+        # Not for the thread's end: it may be telling of a failure of its own, and would wait there
+        # for who has noticed the same a moment before, and stops it for that.
         if host.current_thread() is not self._thread:
-            self._thread.join(STOP_S)
+            self._has_left.wait(STOP_S)
         for connection in self._connections.values():
             connection.cut()  # a thread that is stuck in an observer finds them so
 
@@ -130,6 +133,7 @@ class EventLoop:
         except Exception as error:  # a mismatch, or an observer's: nobody may be left waiting
             self._report("broke", error)
         finally:
+            self._has_left.set()
             self._stop = True
             self._busy_s = math.inf
             for connection in self._connections.values():
@@ -139,6 +143,7 @@ class EventLoop:
 
     def _report(self, noticed: str, error: Exception | None) -> None:
         self._busy_s = math.inf
+        self._has_left.set()
         if not self._stop:  # else it is a consequence of the failure that stopped us
             self._failed(f"rank {self._rank} {noticed}", error)
 
