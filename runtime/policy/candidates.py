@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from latecomer.synth.cost import Cost
 
 MOST_RANKS_SEARCHED = 32  # beyond it only closed forms, for one late rank: searches take minutes
+KEPT_OFFERS = 8  # that were proved; an elastic job comes back to the same
 CLASSES = (8, 1, 2, 4, 16, 32, 64, 128, 256)
 """Chunks of the closed forms; where nothing is searched, the profile is measured with the first."""
 
@@ -143,6 +144,7 @@ def _offer(proved: tuple[RunnableCandidate, ...]) -> str:
     return msgspec.json.encode(offer).decode()
 
 
+@functools.lru_cache(KEPT_OFFERS)
 def _proved(offer: str) -> tuple[RunnableCandidate, ...]:
     """What rank 0 offers; ScheduleRefused if something of it is not proved here, too."""
     proved = []

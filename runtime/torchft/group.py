@@ -38,6 +38,9 @@ from latecomer.verify.errors import LatecomerError, RankFailure
 
 CPU = torch.device("cpu")
 CLOSE_S = 10.0  # how long the end of a program waits for a group that is being closed
+LINGER_S = 0.5
+"""How long a closed group refers to the one over Gloo. Whoever lets go of that last waits 20 ms for
+its threads, and torchft does so at the end of the call in which the next group is configured."""
 
 Engine = AllReduceDispatcher | GroupOfOne
 
@@ -51,7 +54,7 @@ class Group:
         store: all replicas of the group use it under the same prefix, nothing else.
         rank: of this replica.
         members: what each of them knows, by rank.
-        gloo: their Gloo group, for other collectives.
+        native: their process group over Gloo, for other collectives.
         settings: the same on all.
 
     Raises:
@@ -60,7 +63,7 @@ class Group:
     """
 
     def __init__(
-        self, store: Store, rank: int, members: Sequence[Known], gloo: Any, settings: Settings
+        self, store: Store, rank: int, members: Sequence[Known], native: Any, settings: Settings
     ) -> None:
         self.rank = rank
         self.replicas = tuple(member.replica for member in members)
@@ -68,9 +71,11 @@ class Group:
         self._known = adopted(members, rank)
         self._settings = settings
         self._options = settings.options(self.replicas, self._unclear)
-        self.waits = NativeWaits(gloo, rank, len(members))
-        self._gloo = gloo
+        self._native = native
+        self._gloo: Any = native._get_backend(CPU)
+        self.waits = NativeWaits(self._gloo, rank, len(members))
         self._closing: Thread | None = None
+        self._may_let_go = host.Event()
         self.engine = self._connect(store)
         close_at_exit(self)
         if isinstance(self.engine, AllReduceDispatcher):
@@ -148,17 +153,24 @@ class Group:
         self._closing = host.Thread(target=self._close, name="latecomer-closing", daemon=True)
         self._closing.start()
 
+    def let_go(self) -> None:
+        """Let go of the group over Gloo as soon as all else is closed."""
+        self._may_let_go.set()
+
     def close(self, *, at_once: bool = False) -> None:
         """Wait until it is closed (at the end of the program; :mod:`latecomer.runtime.at_exit`)."""
         if self._closing is None:
             self.start_closing()
         assert self._closing is not None
+        self.let_go()
         self._closing.join(CLOSE_S)
 
     def _close(self) -> None:
         self.engine.close(at_once=self.engine.failure is not None)
         self.waits.close()
         self._gloo = None
+        self._may_let_go.wait(LINGER_S)
+        self._native = None
         has_closed(self)
 
     def _named(self, error: LatecomerError) -> LatecomerError:

@@ -21,7 +21,7 @@ from latecomer.runtime.policy.cost_model import Profile
 from latecomer.runtime.policy.options import Mode
 from latecomer.runtime.process_group import reductions
 from latecomer.runtime.torch_versions import PrefixStore, Store, Work
-from latecomer.runtime.torchft.group import CPU, Group
+from latecomer.runtime.torchft.group import Group
 from latecomer.runtime.torchft.known import Known, exchange_known
 from latecomer.runtime.torchft.settings import Seconds, checked, seconds
 from latecomer.runtime.torchft.versions import tell_of_errors
@@ -81,6 +81,7 @@ class ProcessGroup(ProcessGroupGloo):  # type: ignore[misc]  # (without types)
         self.paths: Counter[str] = Counter()  # of all-reduces: ours, or why they went by Gloo
         self._known = Known(replica="", profile=self._settings.profile)
         self._group: Group | None = None
+        self._former: Group | None = None  # of the quorum before, which is being closed
         tell_of_errors()
         make_ahead(3, self._settings.options((), set()))  # loads what the first quorum wants
 
@@ -124,14 +125,16 @@ class ProcessGroup(ProcessGroupGloo):  # type: ignore[misc]  # (without types)
                 group.abort("as its program has asked for")
             self._known = group.known
             group.start_closing()
+            if self._former is not None:
+                self._former.let_go()
+            self._former = group
         super().abort(errored)
 
     def shutdown(self) -> None:
         """Leave, and wait until threads and connections are released."""
-        group = self._group
         self.abort(errored=False)
-        if group is not None:
-            group.close()
+        if self._former is not None:
+            self._former.close()
         super().shutdown()
 
     def set_timeout(self, timeout: Seconds) -> None:
@@ -159,8 +162,7 @@ class ProcessGroup(ProcessGroupGloo):  # type: ignore[misc]  # (without types)
         )
         members = exchange_known(exchange, own)
         native = super()._create_pg(PrefixStore("gloo", store), rank, world_size)
-        gloo = native._get_backend(CPU)
-        self._group = Group(exchange.store, rank, members, gloo, settings)
+        self._group = Group(exchange.store, rank, members, native, settings)
         self._group.set_timeout(settings.timeout_s)
         return native
 
