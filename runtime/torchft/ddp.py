@@ -63,7 +63,7 @@ class DistributedDataParallel(parallel.DistributedDataParallel):
         manager: a ``torchft.Manager``, which also sees to equal parameters at the start.
         module: the model.
         options: of ``torch.nn.parallel.DistributedDataParallel``, but for ``process_group`` and
-            ``find_unused_parameters``: buckets are never rebuilt after the first step, since those
+            ``find_unused_parameters``: buckets stay as they are after the first step, since those
             of a replica that comes back would differ from the others'.
     """
 

@@ -4,8 +4,8 @@
          │  └ Known                  └ Gloo, and a dispatcher
          └─────── quorum 2 ──> Group of replica_0, replica_2        (replica_1 has died)
 
-When a group has failed, torchft's lighthouse still waits for a heartbeat of who is gone. Meanwhile
-what the next group will want is made and proved (``make_ahead``).
+The first rank of a group makes its schedules, which takes up to a second for eight ranks. So while
+a group is at work, its first two make those for one rank less: one of them is the first then.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from latecomer.verify.errors import LatecomerError, RankFailure
 
 CPU = torch.device("cpu")
 CLOSE_S = 10.0  # how long the end of a program waits for a group that is being closed
+AHEAD_S = 1.0  # a group has been at work so long before the next one is prepared
 LINGER_S = 0.5
 """How long a closed group refers to the one over Gloo. Whoever lets go of that last waits 20 ms for
 its threads, and torchft does so at the end of the call in which the next group is configured."""
@@ -75,11 +76,16 @@ class Group:
         self._gloo: Any = native._get_backend(CPU)
         self.waits = NativeWaits(self._gloo, rank, len(members))
         self._closing: Thread | None = None
+        self._ahead: Thread | None = None
+        self._is_over = host.Event()
         self._may_let_go = host.Event()
         self.engine = self._connect(store)
         close_at_exit(self)
         if isinstance(self.engine, AllReduceDispatcher):
             self.engine.executor.watchdog.on_failure(self._failed)
+        if rank < 2 < len(members):
+            self._ahead = host.Thread(target=self._prepare, name="latecomer-ahead", daemon=True)
+            self._ahead.start()
 
     def _connect(self, store: Store) -> Engine:
         """What runs the all-reduces (collective)."""
@@ -150,6 +156,7 @@ class Group:
 
         Where a replica is dead, goodbyes to it take their time.
         """
+        self._is_over.set()
         self._closing = host.Thread(target=self._close, name="latecomer-closing", daemon=True)
         self._closing.start()
 
@@ -164,6 +171,8 @@ class Group:
         assert self._closing is not None
         self.let_go()
         self._closing.join(CLOSE_S)
+        if self._ahead is not None:
+            self._ahead.join(CLOSE_S)
 
     def _close(self) -> None:
         self.engine.close(at_once=self.engine.failure is not None)
@@ -183,10 +192,14 @@ class Group:
         return named
 
     def _failed(self, failure: LatecomerError) -> None:
-        """Prepare for the next group, while torchft finds out who is in it."""
         logger.warning("the group has failed on rank %d: %s", self.rank, self._named(failure))
-        lost = failure.ranks if isinstance(failure, RankFailure) else ()
-        left = [rank for rank in range(len(self.replicas)) if rank not in lost]
-        if len(left) > 1 and left[0] == self.rank:
-            replicas = [self.replicas[rank] for rank in left]
-            make_ahead(len(left), self._settings.options(replicas, self._unclear))
+
+    def _prepare(self) -> None:
+        """Make what this replica would as the first of a group without one that is on time."""
+        if self._is_over.wait(AHEAD_S):
+            return
+        late = [self.replicas[rank] for rank in self._options.late]
+        on_time = [name for name in self.replicas if name not in late]
+        make_ahead(
+            len(self.replicas) - 1, self._settings.options([*on_time[1:], *late], self._unclear)
+        )

@@ -83,7 +83,8 @@ class ProcessGroup(ProcessGroupGloo):  # type: ignore[misc]  # (without types)
         self._group: Group | None = None
         self._former: Group | None = None  # of the quorum before, which is being closed
         tell_of_errors()
-        make_ahead(3, self._settings.options((), set()))  # loads what the first quorum wants
+        three = ["one", "another", *self._settings.late[-1:]]
+        make_ahead(3, self._settings.options(three, set()))  # loads what any quorum wants
 
     def allreduce(self, tensors: list[torch.Tensor], opts: object) -> Work:
         """Start an all-reduce; see the class.

@@ -111,7 +111,8 @@ def at_rest(limit_s=30.0):
     """The same, when groups that are being closed have had the time for it."""
     give_up_s = time.monotonic() + limit_s
     while time.monotonic() < give_up_s:
-        if not any(thread.name == "latecomer-closing" for thread in threading.enumerate()):
+        names_of_threads = {thread.name for thread in threading.enumerate()}
+        if not names_of_threads & {"latecomer-closing", "latecomer-ahead"}:
             break
         time.sleep(0.01)
     before = resources()
