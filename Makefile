@@ -8,7 +8,7 @@ FRAMEWORKS_PINS := -c constraints.txt -c tests/frameworks/constraints.txt
 # A run of the tests starts hundreds of processes: each would compile all modules again without it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-bits demo-elastic test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-gpu-logic test-hunt test-differential test-docs test-viewer test-lab test-wheel fuzz simulate test-chaos hunt mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
+.PHONY: help demo demo-bits demo-elastic test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-torchft-nightly test-gpu-logic test-hunt test-differential test-docs test-viewer test-lab test-wheel fuzz simulate test-chaos hunt mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -67,6 +67,10 @@ test-frameworks: $(FRAMEWORKS)/ready  ## programs of others on the backend (unde
 
 test-frameworks-long: $(FRAMEWORKS)/ready  ## 10,000 iterations of Megatron's patterns, 5,000 calls in random order (about 25 minutes)
 	$(FRAMEWORKS)/bin/python -m pytest -v tests/frameworks -m long
+
+test-torchft-nightly: $(READY)  ## what meets torchft, with its newest nightly (three minutes)
+	$(BIN)/pip install -q --no-deps --upgrade --target .torchft-nightly torchft-nightly
+	PYTHONPATH=.torchft-nightly $(BIN)/python -m pytest -n 2 --dist worksteal tests/runtime/torchft
 
 test-gpu-logic: $(READY)  ## kernels in triton's interpreter, and built for GPUs that are not here (some minutes)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m gpu_logic
@@ -146,4 +150,4 @@ proofs:          ## the theories, and the checker extracted from them (needs Coq
 	$(MAKE) --no-print-directory -C proofs
 
 clean:           ## remove what the targets made
-	rm -rf .venv $(NEW) $(FRAMEWORKS) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv $(NEW) $(FRAMEWORKS) .torchft-nightly out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

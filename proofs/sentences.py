@@ -61,12 +61,16 @@ def pages() -> list[Path]:
 
 
 def _docstrings(name: str) -> Iterator[str]:
-    """The docstring of what is called so and, of a class, of its public methods."""
+    """The docstring of what is called so and, of a class, of those public methods that are ours."""
     shown = pkgutil.resolve_name(name)
     objects = [shown]
     if inspect.isclass(shown):
         methods = inspect.getmembers(shown, inspect.isfunction)
-        objects += [method for other, method in methods if not other.startswith("_")]
+        objects += [
+            method
+            for other, method in methods
+            if not other.startswith("_") and method.__module__.startswith("latecomer.")
+        ]
 
     for each in objects:
         text = _EXAMPLES.sub("", f"{inspect.getdoc(each) or ''}\n")

@@ -39,7 +39,12 @@ from latecomer.runtime.samebits.engine import SameBitsEngine
 from latecomer.runtime.samebits.repetition import NativeRepetition
 from latecomer.runtime.samebits.summing import SameBits
 from latecomer.runtime.telemetry.session import watch_by_environment
-from latecomer.runtime.torch_versions import Store, allow_monitored_barrier
+from latecomer.runtime.torch_versions import (
+    RECONFIGURES,
+    PrefixStore,
+    Store,
+    allow_monitored_barrier,
+)
 from latecomer.verify.errors import ArgumentError
 
 __all__ = ["BACKEND", "LatecomerGroup"]
@@ -78,6 +83,17 @@ class ModeCollectives(Collectives):
         if self.chosen.options.bits == "same":
             return _same_bits(dispatcher, dispatcher.executor.watchdog, group, device)
         return dispatcher
+
+    def among(self, group: StoreExchange) -> ModeCollectives:
+        """The profile that was measured is kept."""
+        starting = self._engines.get("cpu")
+        engine = None if starting is None else starting.ready
+        profile = self.chosen.profile
+        if isinstance(engine, AllReduceDispatcher):
+            profile = engine.profile
+        if profile is not None:
+            profile = profile.for_some(group.world_size)
+        return type(self)(group, self.chosen._replace(profile=profile))
 
     def _profile(self) -> Profile | None:
         """The job's profile, which counts for a group of some of its ranks, too.
@@ -198,16 +214,31 @@ class LatecomerGroup(ForwardingGroup):
 
 
 def create(store: Store, rank: int, size: int, timeout: timedelta) -> LatecomerGroup:
-    """A process group that does what is configured (torch calls it); raises as there."""
+    """A process group that does what is configured; raises as there."""
     chosen = configuration()
     kinds: dict[type, type[Collectives]] = {Options: OptiReduceCollectives, Chosen: ModeCollectives}
     kind = kinds.get(type(chosen), ScheduleCollectives)
     return LatecomerGroup(kind(StoreExchange(store, rank, size, timeout.total_seconds()), chosen))
 
 
+def create_by_options(options: Any, _: object) -> LatecomerGroup:
+    """The same, as torch from 2.14 on calls it.
+
+    One that is to be reconfigured begins as a group of one: whom it is to connect with is said
+    then.
+    """
+    store, rank, size = options.store, options.group_rank, options.group_size
+    if options.enable_reconfigure:
+        return create(PrefixStore(f"alone/{rank}", store), 0, 1, options.timeout)
+    return create(store, rank, size, options.timeout)
+
+
 def register() -> None:
-    """Make the backend known to torch; importing this module does it, too."""
-    dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
+    """Make the backend known to torch, which calls it; importing this module does it, too."""
+    creator = create_by_options if RECONFIGURES else create
+    dist.Backend.register_backend(
+        BACKEND, creator, extended_api=RECONFIGURES, devices=["cpu", "cuda"]
+    )
     allow_monitored_barrier(LatecomerGroup)
 
 

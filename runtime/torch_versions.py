@@ -20,6 +20,7 @@ version; ``docs/reference/torch-versions.md`` says with which versions the tests
 | ``_symmetric_memory``: :func:`symmetric_tensor` | there | there | there | to compare with |
 | ``_SymmetricMemory``: :func:`symmetric_buffer` | there | there | there | alpha; no public way |
 | Python ``Backend``: :data:`PYTHON_BACKENDS` | no | no | yes | hooks and C++ callers see it |
+| ``reconfigure``: :data:`RECONFIGURES` | no | no | yes | groups go on with other ranks |
 | :func:`count_operations` | must | must | warns | native operations are numbered |
 | :func:`allow_monitored_barrier` | Gloo only | Gloo only | CPU groups | ours is called otherwise |
 | pipelining's ``_PipelineStageBase`` ... | there | there | there | no public base class |
@@ -46,7 +47,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions as AllreduceOptions
 from torch._C._distributed_c10d import Backend as Backend
 from torch._C._distributed_c10d import BarrierOptions as BarrierOptions
+from torch._C._distributed_c10d import ErrorType as ErrorType
 from torch._C._distributed_c10d import GradBucket as GradBucket
+from torch._C._distributed_c10d import HashStore as HashStore
 from torch._C._distributed_c10d import PrefixStore as PrefixStore
 from torch._C._distributed_c10d import Store as Store
 from torch._C._distributed_c10d import TCPStore as TCPStore
@@ -84,6 +87,8 @@ SERVER_STARTS_S = 30.0  # a server on a thread of C++ has so long to begin
 _DIRECTIONS = "pipeline_per_direction_p2p"
 HAS_HOOKS = hasattr(dist.ProcessGroup, "register_pre_hook")
 """From 2.14 on a process group tells of each collective before and after it is issued."""
+RECONFIGURES = hasattr(dist.ProcessGroup, "reconfigure")
+"""From 2.14 on a group may go on with other ranks, and Python groups and backends override that."""
 PYTHON_BACKENDS = hasattr(Backend, "new_window")
 """From 2.14 on ``Backend`` has a constructor for, and calls the methods of, Python subclasses."""
 

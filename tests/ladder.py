@@ -63,7 +63,7 @@ RUNGS_OF_RUNTIME = (
     ("whatif",),
     ("explain", "pipeline_command", "profile_command", "simulation"),
     ("selftest",),
-    ("backend", "ddp", "elastic", "pipeline"),
+    ("backend", "ddp", "elastic", "pipeline", "torchft"),
     ("config",),
     ("optireduce", "policy"),
     ("device", "process_group", "samebits"),

@@ -14,6 +14,7 @@ parts are its parts is tested (docs/explanation/trust.md).
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +32,8 @@ PROVED = 2**18
 There it takes 0.7 s of an idle core and 110 MB, once, in the background; with 64 ranks 70 ms. So it
 is done for all that a job of up to 1,024 ranks runs.
 """
+
+KEPT_PROGRAMS = 64  # of a few groups, in all numbers of chunks
 
 
 class ClosedFormPart(Runnable):
@@ -70,10 +73,12 @@ class ClosedFormPart(Runnable):
         return replace(program, ends=ends)
 
 
+@functools.lru_cache(KEPT_PROGRAMS)
 def proved_programs(ranks: int, rank: int, chunks: int) -> dict[int, RankProgram]:
-    """What a rank does in its positions, by position, the last rank late.
+    """What a rank does in its positions, by position, the last rank late; to be read only.
 
-    ScheduleRefused if the whole is not proved, or a part is not what the whole has there.
+    Kept, since an elastic job connects anew now and then. ScheduleRefused if the whole is not
+    proved, or a part is not what the whole has there.
     """
     from latecomer.synth.straggler.own import own_part
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from latecomer.runtime.host import host
-from latecomer.runtime.torch_versions import Store
+from latecomer.runtime.torch_versions import HashStore, Store
 from latecomer.verify.errors import RankFailure
 
 ANSWER_S = 5.0
@@ -38,6 +38,10 @@ class StoreExchange:
     def under(self, prefix: str) -> StoreExchange:
         """The same group, with keys of its own."""
         return replace(self, store=host.prefixed(prefix, self.store))
+
+    def without_store(self) -> StoreExchange:
+        """The same place in the group, which nobody hears of any more."""
+        return replace(self, store=HashStore())
 
     def send(self, key: str, value: str = "") -> None:
         """Set ``key``."""

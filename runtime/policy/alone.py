@@ -37,7 +37,6 @@ class GroupOfOne:
         self.options = options
         self.rank = 0
         self.size = 1
-        self.store = store
         self.timeout_s = timeout_s
         self.is_off = False  # as a dispatcher's; it makes no difference
         self._device = device

@@ -25,6 +25,7 @@ from latecomer.runtime.executor.load import Runnable, load
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.cost_model import Phase, ScheduleCandidate, TwoLevelCompletion
 from latecomer.runtime.policy.machines import ALONE
+from latecomer.runtime.policy.options import Options
 from latecomer.verify.core.format import decode
 from latecomer.verify.errors import SearchTimeout
 from latecomer.verify.output import encode
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from latecomer.synth.cost import Cost
 
 MOST_RANKS_SEARCHED = 32  # beyond it only closed forms, for one late rank: searches take minutes
+KEPT_OFFERS = 8  # that were proved; an elastic job comes back to the same
 CLASSES = (8, 1, 2, 4, 16, 32, 64, 128, 256)
 """Chunks of the closed forms; where nothing is searched, the profile is measured with the first."""
 
@@ -75,6 +77,15 @@ def candidates(
 
     schedules, costs = zip(*offered, *closed_forms, strict=True)
     return schedules, costs
+
+
+def make_ahead(ranks: int, options: Options) -> None:
+    """Make and prove what rank 0 of so many ranks would at the start, which is kept.
+
+    So a group of so many, should this process have rank 0 in it, starts the sooner.
+    """
+    if ranks <= MOST_RANKS_SEARCHED:
+        _made(ranks, options.at_most_late(ranks), ALONE)
 
 
 def costs_of_candidates(ranks: int, most_late: int) -> tuple[ScheduleCandidate, ...]:
@@ -133,6 +144,7 @@ def _offer(proved: tuple[RunnableCandidate, ...]) -> str:
     return msgspec.json.encode(offer).decode()
 
 
+@functools.lru_cache(KEPT_OFFERS)
 def _proved(offer: str) -> tuple[RunnableCandidate, ...]:
     """What rank 0 offers; ScheduleRefused if something of it is not proved here, too."""
     proved = []

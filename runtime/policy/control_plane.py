@@ -6,6 +6,9 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
 from latecomer.runtime.host import Empty, SimpleQueue, host
 from latecomer.runtime.network.clock import REFERENCE, Aligned, Alignment, Ping, Pong
 from latecomer.runtime.network.control_channel import ControlChannel
@@ -120,6 +123,12 @@ class ControlPlane(ProtocolRunner[PolicyMessage, Aligned | Decided | Fault]):
     def alignment(self) -> Alignment:
         """How this rank's clock relates to the reference's now, with a finite uncertainty."""
         return self.run(self._agent.clock.alignment).finite
+
+    def arrivals(self, after: int) -> NDArray[np.float64]:
+        """Of the last operations, without the first ``after``: see :meth:`History.last`."""
+        with self._lock:  # nothing is sent, and it may be asked when all is over
+            history = self._agent.inputs.history
+            return history.last(history.added - after)
 
     def close(self) -> None:
         """End the waits; messages are no longer answered with decisions."""

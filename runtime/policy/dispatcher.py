@@ -29,9 +29,11 @@ import contextlib
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from latecomer.runtime.at_exit import close_at_exit, has_closed
 from latecomer.runtime.device.choice import make_executor
@@ -74,6 +76,8 @@ class AllReduceDispatcher:
         options: the same on all ranks.
         profile: measured latency and bandwidth (rank 0's counts); default: they are measured now,
             which takes a few operations of 2 MiB.
+        arrivals: of earlier operations of the same ranks, as :meth:`arrivals` gives them; the same
+            on all ranks. Modes predict and auto begin with what follows from them.
         device: see ``latecomer.Executor``; what modes are on a device:
             ``latecomer.runtime.policy.on_device``.
 
@@ -90,6 +94,7 @@ class AllReduceDispatcher:
         *,
         options: Options,
         profile: Profile | None = None,
+        arrivals: Iterable[NDArray[np.float64]] = (),
         device: Device | torch.device | str = "cpu",
         timeout_s: float = 300.0,
         silence_s: float | None = None,
@@ -109,7 +114,6 @@ class AllReduceDispatcher:
         To be changed on all ranks before the same operation."""
         self.rank = rank
         self.size = size
-        self.store = store
         if join_timeout_s is None:
             join_timeout_s = timeout_s
         group = StoreExchange(store, rank, size, join_timeout_s)
@@ -134,7 +138,7 @@ class AllReduceDispatcher:
         self._connect(group, profile)
         if join_timeout_s != timeout_s:
             self._native.set_timeout(timeout_s)
-        self._start_control_plane()
+        self._start_control_plane(arrivals)
         self.source = DispatcherRecorder(
             group, self.control_plane, self.rounds, lambda: self.executor.entered
         )
@@ -148,16 +152,12 @@ class AllReduceDispatcher:
         self._ranks_per_machine = ranks_per_machine(group) if on_host else ALONE
         most_late = self.options.at_most_late(self.size)
         schedules, self.candidates = candidates(group, most_late, self._ranks_per_machine)
-        if self.options.mode == "static":
-            for schedule in schedules:
-                schedule.make()  # before the first operation: the same bits in every run
-
         self._making = host.Lock()  # one candidate at a time: they would share one processor
         self._asked: set[int] = set()  # candidates that are made, or being made
         self._prepare = functools.lru_cache(KEPT_SIZES)(self._prepare_size)
         return schedules
 
-    def _start_control_plane(self) -> None:
+    def _start_control_plane(self, arrivals: Iterable[NDArray[np.float64]]) -> None:
         """What decides, watched for how long it takes; it waits for this rank's clock a little."""
         # Held while an operation gets its number and its place among the undecided, so that both
         # are in one order. The program's callbacks run under it only if the group has failed;
@@ -171,6 +171,9 @@ class AllReduceDispatcher:
         self.moved_s = host.monotonic()
 
         self._inputs = PolicyInputs(self.options, self.size, self.candidates, self.profile)
+        for at_s in arrivals:
+            self._inputs.history.add(at_s)
+        self._began_with = self._inputs.history.added
         agent = RankAgent(self.rank, self._inputs)
         self.control_plane = ControlPlane(
             agent,
@@ -243,6 +246,13 @@ class AllReduceDispatcher:
         self._native.close(AT_ONCE_S if at_once else CLOSE_S)
         self.executor.close(at_once=at_once)
         self.control_plane.close()
+
+    def arrivals(self) -> NDArray[np.float64]:
+        """Of the last operations that this rank has coordinated, a row each, oldest first.
+
+        Seconds after the first arrival, by rank; without those that this dispatcher began with.
+        """
+        return self.control_plane.arrivals(after=self._began_with)
 
     @property
     def entered(self) -> int:

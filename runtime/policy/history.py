@@ -46,6 +46,11 @@ class History:
         self._behind[row] = at_s - self._in_order[row, 0]
         self.added += 1
 
+    def last(self, recent: int) -> NDArray[np.float64]:
+        """Of the last operations, oldest first, a row each: seconds after the first, by rank."""
+        behind: NDArray[np.float64] = self._behind[self._last(recent)].copy()
+        return behind
+
     def gaps(self, late: int, recent: int) -> list[float]:
         """Per operation: from the last but ``late`` arrival to the next one; 0 or more."""
         rows = self._last(recent)

@@ -32,6 +32,7 @@ from latecomer.runtime.torch_versions import (
     own_connection,
 )
 from latecomer.runtime.work import SUMMABLE, PendingWork, unsummable
+from latecomer.verify.errors import LatecomerError
 
 logger = logging.getLogger("latecomer")
 GLOO = dist.ProcessGroup.BackendType.GLOO
@@ -125,6 +126,19 @@ class Collectives:
         timeout_s = (timeout or self.timeout).total_seconds()
         rank = list(ranks).index(self.rank)
         return type(self)(StoreExchange(store, rank, len(ranks), timeout_s), self.chosen)
+
+    def among(self, group: StoreExchange) -> Collectives:
+        """The same for other ranks, this one among them (collective among those)."""
+        return type(self)(group, self.chosen)
+
+    @property
+    def failure(self) -> LatecomerError | None:
+        """Why all-reduces that are the subclass's fail, if they do."""
+        for starting in list(self._engines.values()):
+            engine = starting.ready
+            if engine is not None and engine.failure is not None:
+                return engine.failure
+        return None
 
     def engine(self, device: torch.device | str = "cpu") -> Any:
         """What runs the subclass's all-reduces on ``device``; started now if it was not before."""

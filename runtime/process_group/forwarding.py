@@ -7,8 +7,10 @@ base class would run instead, it would run with the GIL held
 From torch 2.14 on a Python class can also be a c10d ``Backend``. Then the collectives of the group
 go through torch's own dispatcher to :class:`LatecomerBackend`, so that the hooks of a process group
 see them, and C++ code that asks for the backend of a device gets ours. The group stays in front of
-it for one reason: the handle that torch makes of a Python backend's work never says that it is
-completed (seen on 2.14.1), so that a program that polls would poll for ever.
+it for two reasons: the handle that torch makes of a Python backend's work never says that it is
+completed (seen on 2.14.1), so that a program that polls would poll for ever; and a backend in
+Python can't change its rank and size, which c10d's reconfiguration does
+(``latecomer.runtime.process_group.reconfiguring``).
 """
 
 from __future__ import annotations
@@ -24,10 +26,13 @@ import torch.distributed as dist
 
 from latecomer.runtime.host import host
 from latecomer.runtime.process_group.collectives import Collectives
+from latecomer.runtime.process_group.reconfiguring import Meeting, Reconfigured
 from latecomer.runtime.torch_versions import (
     PYTHON_BACKENDS,
+    RECONFIGURES,
     Backend,
     BarrierOptions,
+    ErrorType,
     GroupName,
     PrefixStore,
     Store,
@@ -64,6 +69,10 @@ class _Forwarding:
         """Release threads and connections (``destroy_process_group`` calls it)."""
         self.collectives.shutdown()
 
+    def abort(self) -> None:
+        """Fail what is under way, here and on all ranks; the group may be reconfigured then."""
+        self.collectives.close(at_once=True)
+
 
 class ForwardingGroup(_Forwarding, dist.ProcessGroup):
     """A process group of which every collective is overridden; ``collectives`` is what it does."""
@@ -74,6 +83,7 @@ class ForwardingGroup(_Forwarding, dist.ProcessGroup):
         # with a store, torch takes no subclass
         dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg]
         self.collectives = collectives
+        self._meeting: Meeting | None = None
         backends = collectives.backends
         groups: list[dist.ProcessGroup] = [self]
         if PYTHON_BACKENDS:
@@ -124,6 +134,49 @@ class ForwardingGroup(_Forwarding, dist.ProcessGroup):
         group._set_group_desc(group_desc or "undefined")
         return group
 
+    def getRank(self) -> int:
+        """This rank, as C++ asks for it: it changes when the group is reconfigured."""
+        return self.collectives.rank
+
+    def getSize(self) -> int:
+        """How many ranks there are, as C++ asks for it."""
+        return self.collectives.size
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        """Whether the group may go on with other ranks (torch 2.14 and later)."""
+        return RECONFIGURES
+
+    def get_reconfigure_handle(self) -> str:
+        """What others need to have this process in a group of theirs; see :class:`Meeting`."""
+        if self._meeting is None:
+            self._meeting = Meeting(self.collectives.store, self.collectives.timeout)
+        return self._meeting.handle
+
+    def reconfigure(self, opts: Any) -> Work:
+        """Go on with the ranks of ``opts.handles``, in their order (collective among those).
+
+        What is under way fails. It is done when this returns.
+
+        Raises:
+            ArgumentError: a handle is none of this backend's, or this process's own is missing.
+            RankFailure: ranks that did not join within ``opts.timeout``.
+        """
+        self.get_reconfigure_handle()
+        assert self._meeting is not None
+        before = self.collectives
+        timeout = before.timeout
+        group = self._meeting.group(opts.uuid, opts.handles, opts.timeout or timeout)
+        before.close(at_once=True)
+
+        collectives = before.among(group)
+        collectives.set_timeout(timeout)
+        collectives.paths.update(before.paths)
+        self.collectives = collectives
+        self._backend.collectives = collectives
+        before.shutdown()
+        return Reconfigured()
+
     def _start_coalescing(self, device: torch.device) -> None:
         self.collectives.native._start_coalescing(device)
 
@@ -163,6 +216,10 @@ class LatecomerBackend(_Forwarding, Backend):
         collectives = self.collectives.split(store, ranks, None)
         assert collectives is not None
         return LatecomerBackend(collectives)
+
+    def get_error(self) -> Any:
+        """Whether all-reduces fail, in c10d's words."""
+        return ErrorType.SUCCESS if self.collectives.failure is None else ErrorType.COMM_ERROR
 
     def _set_sequence_number_for_group(self) -> None:
         """The native backends count for themselves."""

@@ -91,8 +91,9 @@ class OperationRecorder:
         LIVE.append(self)
 
     def close(self) -> None:
-        """It is no longer there to be watched."""
+        """It is no longer there to be watched, and lets go of the store, a connection."""
         self.end_watch_by_environment()
+        self.group = self.group.without_store()
         if self in LIVE:
             LIVE.remove(self)
 

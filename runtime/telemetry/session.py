@@ -35,6 +35,7 @@ import torch
 import torch.distributed as dist
 
 from latecomer.runtime.at_exit import close_at_exit, has_closed
+from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.telemetry import export
 from latecomer.runtime.telemetry.files import Line, encode
 from latecomer.runtime.telemetry.live import Journal, Periodic
@@ -110,6 +111,7 @@ class Watch:
         self._is_over = False
         self._is_native = False  # whether it watches torch's own groups
         self._origin: Origin | None = None
+        self._group: StoreExchange | None = None  # since it has begun
         self._journal: Journal | None = None
         self._running: list[Periodic] = []
         self._stop_serving: Callable[[], None] | None = None
@@ -142,7 +144,8 @@ class Watch:
 
         own_text = msgspec.json.encode(remembered).decode()
         received: dict[int, str] = {}
-        group = replace(recorder.group, timeout_s=self._wait_s)
+        assert self._group is not None
+        group = replace(self._group, timeout_s=self._wait_s)
         try:
             received = group.gather(f"watch/{self._number}", own_text)
         except RankFailure as failure:  # the block is over: what this rank knows is still good
@@ -240,6 +243,7 @@ class Watch:
 
     def _begin(self, recorder: OperationRecorder, key_of_name: str) -> None:
         recorder.begin(self._rounds)
+        self._group = recorder.group  # of which a recorder lets go when it is closed
         self._origin = self._own_origin(recorder, key_of_name)
         self._begin_telling(recorder, self._origin)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_PARTS = ("ddp", "elastic", "runtime", "synth", "verify")
+_PARTS = ("ddp", "elastic", "runtime", "synth", "torchft", "verify")
 _OF_RUNTIME = (
     "BACKEND",
     "AllReduceDispatcher",

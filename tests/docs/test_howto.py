@@ -54,6 +54,7 @@ FRAMEWORKS = [
     "fsdp",
     "lightning",
     "reproducible-training",
+    "torchft",
     "trainer",
 ]
 ON_CLUSTERS = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 import socket
+import threading
 from functools import partial
 
 import pytest
@@ -385,3 +386,37 @@ def test_an_operation_may_end_while_another_s_full_connection_stands_before_it(t
 
     engine.close()
     assert failed.empty()
+
+
+def test_who_stops_a_loop_does_not_wait_while_it_tells_of_a_failure_of_its_own(monkeypatch):
+    """Both would wait: the loop's thread for who has noticed the same a moment before."""
+    monkeypatch.setattr(loop, "fitting", lambda connections: ONE_HOST)
+    monkeypatch.setattr(loop, "STOP_S", 1000 * WAIT_S)
+    engine_socket, peer_socket = socket.socketpair()
+    engine_socket.setblocking(False)
+    tells = threading.Event()
+    is_stopped = threading.Event()
+    told = queue.Queue()
+
+    def failed(noticed, error):
+        tells.set()
+        told.put((str(error), is_stopped.wait(WAIT_S)))
+
+    engine = loop.EventLoop(
+        sockets={1: engine_socket},
+        rank=0,
+        phases=1,
+        observer=Observer(),
+        ended=lambda work: None,
+        failed=failed,
+    )
+
+    def break_it():
+        raise ValueError("it breaks")
+
+    engine.call_soon(break_it)
+    assert tells.wait(WAIT_S)
+    engine.abort()
+    is_stopped.set()
+    assert told.get(timeout=WAIT_S) == ("it breaks", True)
+    peer_socket.close()
