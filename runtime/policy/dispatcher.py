@@ -152,6 +152,10 @@ class AllReduceDispatcher:
         self._ranks_per_machine = ranks_per_machine(group) if on_host else ALONE
         most_late = self.options.at_most_late(self.size)
         schedules, self.candidates = candidates(group, most_late, self._ranks_per_machine)
+        if self.options.mode == "static":
+            for schedule in schedules:
+                schedule.make()  # before the first operation: the same bits in every run
+
         self._making = host.Lock()  # one candidate at a time: they would share one processor
         self._asked: set[int] = set()  # candidates that are made, or being made
         self._prepare = functools.lru_cache(KEPT_SIZES)(self._prepare_size)
