@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "train_elastic.py"
 PATIENCE_S = 120.0  # for anything at all: against hangs
 MANY_STEPS = 100_000
 LOOK_S = 0.01
+LINES = 60  # of a replica's log that are kept
 
 SERVES_STORE = """
 import sys, time
@@ -51,8 +53,14 @@ class Replica:
     steps: list[StepTold] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.last_words: deque[str] = deque(maxlen=LINES)
         self.reading = threading.Thread(target=self._read, daemon=True)
         self.reading.start()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        self.last_words.extend(self.process.stderr)
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -117,7 +125,8 @@ class Fleet:
         while not is_so():
             ended = [number for number in of if self.current[number].has_ended]
             if ended:
-                raise Failed(f"replica(s) {ended} have ended while waiting for: {what}")
+                words = "".join(self.current[ended[0]].last_words)
+                raise Failed(f"replica(s) {ended} have ended, waiting for {what}:\n{words}")
             if time.monotonic() > give_up_s:
                 raise Failed(f"not within {PATIENCE_S:g} s: {what}")
             time.sleep(LOOK_S)
@@ -167,9 +176,8 @@ class Fleet:
         words += ["--steps", MANY_STEPS, "--silence", self._silence_s]
         words += ["--late", self._late_s.get(number, 0.0)]
         command = [sys.executable, str(SCRIPT), *map(str, words)]
-        # what a replica logs of the faults of others says nothing new
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         replica = Replica(number, process)
         self.all.append(replica)
