@@ -1,0 +1,1 @@
+"""The shipped kernel's PTX, executed: an interpreter, weak memory, adversaries, mutants."""

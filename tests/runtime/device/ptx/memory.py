@@ -1,0 +1,464 @@
+"""Global memory of all ranks, under PTX's memory consistency model (PTX ISA, section 8).
+
+**Plain accesses** (weak: ld and st without .relaxed, .acquire, .release). Two of them, or one and a
+strong one, are a *data race* if they overlap, one is a store, and causality order does not order
+them (8.7.1). Races are errors here: PTX's model gives them a meaning, but what a load may find is
+then nearly anything. Whether two accesses race is decided by :mod:`order`, not by the moment at
+which they are run, so it makes no difference which of them runs first. Without a race a load has
+one value, that of the last store before it in causality order (8.10.6, 8.10.1): no machine that
+keeps the model, however late or in whatever order its stores become visible, finds another.
+
+**Strong accesses** are of words of 32 bits. All that were stored into a word are its *messages*, in
+coherence order (8.9.6). A strong load may find any, but (8.10.5, 8.10.6) none older than one that
+comes before it in causality order, or than what its thread has read before. The adversary chooses.
+An exchange finds the newest, and is the newest then (8.10.3, atomicity). Two strong accesses of one
+word that are not morally strong, by scope or size, race as plain ones do.
+
+**A copy**: where several threads of a block load the same cell in one instruction, all but the
+first find random bits. Triton lets all threads of a block load the tail of a slice, and one group
+of them store it: these loads and stores race, and nothing is done with what they find. That
+nothing is, random bits show.
+
+Left out, since no build has it: fences, volatile, other proxies (8.6), reductions.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tests.runtime.device.ptx.order import (
+    MANY,
+    BlockOrder,
+    Knowledge,
+    block_of,
+    interval_of,
+    stamp,
+    thread_of,
+)
+
+CONSTANT = ("rows", "bases")  # no kernel stores into these regions
+CELL = 2  # bytes: the smallest access
+GAP = 256  # bytes between two regions that belong to nobody
+
+
+class Wrong(Exception):
+    """What a right kernel does not do."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """Bytes of one rank: ``rows``, ``bases``, ``own`` (the user's tensor), ``symmetric``.
+
+    Kernels store into the last two only. Other ranks reach the last one only.
+    """
+
+    rank: int
+    what: str
+    start: int
+    size: int
+    launch: int = 0
+
+
+@dataclass(frozen=True)
+class Message:
+    """A word that was stored, by which access, and what its release shows (nothing: no release).
+
+    ``scope`` is empty where the store was plain, and HOST where it was the host's.
+    """
+
+    value: int
+    access: int
+    scope: str
+    shows: Knowledge | None
+
+
+@dataclass
+class Word:
+    """What was stored into 32 bits by strong accesses, oldest first, and who has read it how."""
+
+    messages: list[Message]
+    seen: dict[tuple[int, int], int] = field(default_factory=dict)
+    reads: dict[tuple[int, int], tuple[int, str]] = field(default_factory=dict)
+
+    def copy(self) -> Word:
+        """Another one, the same."""
+        return Word(list(self.messages), dict(self.seen), dict(self.reads))
+
+
+HOST = "host"
+Chooser = Callable[[int, int], int]
+"""Of a strong load: from the oldest and the newest message that it may find, which it finds."""
+
+
+class Memory:
+    """Bytes, who accessed them last, and the messages of words.
+
+    Args:
+        regions: what there is; addresses ascend.
+        size: bytes of it all.
+        rank_of: by block, whose it is.
+        dice: for the bits that copies find.
+    """
+
+    def __init__(
+        self,
+        regions: list[Region],
+        size: int,
+        rank_of: tuple[int, ...],
+        dice: np.random.Generator,
+    ) -> None:
+        self.regions = regions
+        self._starts = [region.start for region in regions]
+        self.bytes = np.zeros(size, np.uint8)
+        self._views = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+        self._stores = np.zeros(size // CELL, np.int64)
+        self._loads = np.zeros(size // CELL, np.int64)
+        self._is_word = np.zeros(size // CELL, np.bool_)
+        self._other_loads: dict[int, set[int]] = {}
+        self.words: dict[int, Word] = {}
+        self._rank_of = rank_of
+        self._dice = dice
+        self.stored = 0  # strong stores so far: whoever waits may look again
+
+    def copy(self) -> Memory:
+        """Another one, the same."""
+        other = object.__new__(Memory)
+        other.__dict__ |= self.__dict__
+        for name in ("bytes", "_stores", "_loads", "_is_word"):
+            setattr(other, name, getattr(self, name).copy())
+        other._other_loads = {cell: set(loads) for cell, loads in self._other_loads.items()}
+        other.words = {at: word.copy() for at, word in self.words.items()}
+        return other
+
+    def key(self) -> tuple:
+        """All of it, to tell states apart."""
+        words = [
+            (
+                at,
+                tuple((m.value, m.access) for m in word.messages),
+                tuple(sorted(word.seen.items())),
+                tuple(sorted(word.reads.items())),
+            )
+            for at, word in sorted(self.words.items())
+        ]
+        return self.bytes.tobytes(), self._stores.tobytes(), self._loads.tobytes(), tuple(words)
+
+    def view(self, region: Region, kind: type) -> np.ndarray:
+        """A region as the host sees it, while no kernel runs."""
+        return self.bytes[region.start : region.start + region.size].view(kind)
+
+    def region_of(self, order: BlockOrder, low: int, high: int, is_store: bool) -> Region:
+        """The region in which bytes low .. high - 1 lie; Wrong if a block must not touch it."""
+        at = bisect_right(self._starts, low) - 1
+        region = self.regions[at] if at >= 0 else None
+        if region is None or high > region.start + region.size:
+            raise Wrong(f"an access of bytes {low}..{high - 1}, which nobody has")
+        if region.what != "symmetric" and region.rank != order.rank:
+            raise Wrong(f"rank {order.rank} accesses {region.what} of rank {region.rank}")
+        if is_store and region.what in CONSTANT:
+            raise Wrong(f"rank {order.rank} stores into {region.what}")
+        return region
+
+    # -- plain accesses
+
+    def load(
+        self,
+        order: BlockOrder,
+        threads: np.ndarray,
+        addresses: np.ndarray,
+        width: int,
+        words: int,
+        copies: np.ndarray | None,
+    ) -> list[np.ndarray]:
+        """``words`` words of ``width`` bytes for each thread, one after another from its address.
+
+        ``copies``: which of these loads are copies (:func:`copies_among`); none if there is none.
+        """
+        region = self._checked(order, addresses, width, words, is_store=False)
+        kind = self._views[width]
+        index = (addresses // width).astype(np.int64)
+        data = self.bytes.view(kind)
+        results = [data[index + i] for i in range(words)]
+        if region.what in CONSTANT:
+            return results
+        if copies is not None:
+            for result in results:
+                noise = self._dice.integers(0, 1 << 8 * width, len(result), dtype=kind)
+                result[copies] = noise[copies]
+            threads = threads[~copies]
+            addresses = addresses[~copies]
+        if len(addresses):
+            cells, by = _cells(addresses, threads, width * words)
+            self._check_stores(order, cells, by, "a load")
+            self._note_loads(order, cells, by)
+        return results
+
+    def store(
+        self,
+        order: BlockOrder,
+        threads: np.ndarray,
+        addresses: np.ndarray,
+        width: int,
+        values: list[np.ndarray],
+    ) -> None:
+        """The words of each thread, one after another from its address."""
+        self._checked(order, addresses, width, len(values), is_store=True)
+        cells, by = _cells(addresses, threads, width * len(values))
+        if not isinstance(cells, slice) and len(np.unique(cells)) < len(cells):
+            raise Wrong("threads store into the same place in one instruction")
+        self._check_stores(order, cells, by, "a store")
+        self._check_loads(order, cells, by)
+        access = stamp(order.number, order.interval, 0, order.acts())
+        self._stores[cells] = access | by << 22
+        self._loads[cells] = 0
+        data = self.bytes.view(self._views[width])
+        index = (addresses // width).astype(np.int64)
+        for i, value in enumerate(values):
+            data[index + i] = value
+        if self._is_word[cells].any():
+            self._store_into_words(order, cells, by)
+
+    def constant(self, order: BlockOrder, address: int, width: int, words: int) -> list[int] | None:
+        """What lies at an address that no kernel stores to; nothing if one may."""
+        size = width * words
+        if address % size:
+            raise Wrong(f"an access of {size} bytes that is not aligned")
+        if self.region_of(order, address, address + size, False).what not in CONSTANT:
+            return None
+        data = self.bytes[address : address + size].view(self._views[width])
+        return data.tolist()
+
+    def _checked(
+        self, order: BlockOrder, addresses: np.ndarray, width: int, words: int, is_store: bool
+    ) -> Region:
+        """The region of an access; all of it lies in one, and is aligned (5.4.5, 9.7.9.8)."""
+        size = width * words
+        if (addresses % size).any():
+            raise Wrong(f"an access of {size} bytes that is not aligned")
+        low = int(addresses.min())
+        return self.region_of(order, low, int(addresses.max()) + size, is_store)
+
+    def _check_stores(self, order: BlockOrder, cells, by: np.ndarray, what: str) -> None:
+        """Wrong if an earlier store of the cells is not before these accesses."""
+        stores = self._stores[cells]
+        late = interval_of(stores) >= order.common.below[block_of(stores)]
+        late &= stores != 0
+        own = block_of(stores) == order.number
+        late &= ~(own & ((thread_of(stores) == by) | (interval_of(stores) < order.interval)))
+        if late.any():
+            self._require(order, stores[late], by[late], f"{what} and a store")
+        if self._is_word[cells].any():
+            self._check_messages(order, cells, by, what)
+
+    def _check_loads(self, order: BlockOrder, cells, by: np.ndarray) -> None:
+        """Wrong if an earlier load of the cells is not before these stores."""
+        loads = self._loads[cells]
+        late = interval_of(loads) >= order.common.below[block_of(loads)]
+        late &= loads != 0
+        own = block_of(loads) == order.number
+        late &= ~(own & ((thread_of(loads) == by) | (interval_of(loads) < order.interval)))
+        if late.any():
+            self._require(order, loads[late], by[late], "a store and a load")
+        if self._other_loads:
+            numbers = np.arange(len(self._loads))[cells]
+            for cell, thread in zip(numbers.tolist(), by.tolist(), strict=True):
+                for load in self._other_loads.pop(cell, ()):
+                    self._require(order, np.array([load]), np.array([thread]), "a store and a load")
+
+    def _require(self, order: BlockOrder, accesses: np.ndarray, by: np.ndarray, what: str) -> None:
+        for access, thread in zip(accesses.tolist(), by.tolist(), strict=True):
+            if not order.precedes(access, thread):
+                raise Wrong(
+                    f"a race of {what}: thread {thread} of block {order.number}, and thread "
+                    f"{thread_of(access)} of block {block_of(access)}"
+                )
+
+    def _note_loads(self, order: BlockOrder, cells, by: np.ndarray) -> None:
+        before = self._loads[cells]
+        access = stamp(order.number, order.interval, 0, order.acts())
+        now = access | by << 22
+        together = before >> 32 == access >> 32
+        together &= thread_of(before) != by
+        self._loads[cells] = np.where(together, access | MANY << 22, now)
+        foreign = (block_of(before) != order.number) & (before != 0)
+        if foreign.any():
+            numbers = np.arange(len(self._loads))[cells]
+            for cell, load in zip(numbers[foreign].tolist(), before[foreign].tolist(), strict=True):
+                if not order.common.has(load):
+                    self._other_loads.setdefault(cell, set()).add(load)
+
+    # -- strong accesses
+
+    def strong_load(
+        self,
+        order: BlockOrder,
+        thread: int,
+        address: int,
+        scope: str,
+        acquires: bool,
+        choose: Chooser,
+    ) -> int:
+        """What a thread's ld.relaxed or ld.acquire of a scope finds."""
+        word = self._word(order, thread, address, is_store=False)
+        who = order.number, thread
+        newest = len(word.messages) - 1
+        oldest = self.oldest(order, thread, word)
+        found = oldest if oldest == newest else choose(oldest, newest)
+        for message in word.messages[oldest:]:
+            self._require_strong(order, thread, message.access, message.scope, scope)
+        message = word.messages[found]
+        word.seen[who] = found
+        access = stamp(order.number, order.interval, thread, order.moment)
+        word.reads[who] = access, scope
+        if acquires and message.shows is not None:
+            order.acquire(thread, message.shows)
+        return message.value
+
+    def exchange(
+        self, order: BlockOrder, thread: int, address: int, value: int, scope: str, releases: bool
+    ) -> int:
+        """What a thread's atom.exch of a scope finds, and leaves behind."""
+        word = self._word(order, thread, address, is_store=True)
+        for message in word.messages[self.oldest(order, thread, word) :]:
+            self._require_strong(order, thread, message.access, message.scope, scope)
+        for access, of_read in word.reads.values():
+            self._require_strong(order, thread, access, of_read, scope)
+        moment = order.acts()
+        access = stamp(order.number, order.interval, thread, moment)
+        shows = order.release(thread, moment) if releases else None
+        found = word.messages[-1].value
+        word.messages.append(Message(value, access, scope, shows))
+        word.seen[order.number, thread] = len(word.messages) - 1
+        self.bytes.view(np.uint32)[address // 4] = value
+        self.stored += 1
+        order.acts()  # what this thread does later is not in what was released
+        return found
+
+    def host_stores(self, address: int, value: int) -> None:
+        """A word of the host, at any time: strong, at system scope, and it shows nothing."""
+        word = self.words.get(address)
+        if word is None:
+            word = self._first_messages(address)
+        word.messages.append(Message(value, 0, HOST, None))
+        self.bytes.view(np.uint32)[address // 4] = value
+        self.stored += 1
+
+    def oldest(self, order: BlockOrder, thread: int, word: Word) -> int:
+        """The oldest message that a thread may still find."""
+        oldest = word.seen.get((order.number, thread), 0)
+        for number in range(len(word.messages) - 1, oldest, -1):
+            message = word.messages[number]
+            if message.scope != HOST and order.precedes(message.access, thread):
+                return number
+        return oldest
+
+    def newest(self, address: int) -> int:
+        """The number of the newest message of a word."""
+        return len(self.words[address].messages) - 1
+
+    def _word(self, order: BlockOrder, thread: int, address: int, is_store: bool) -> Word:
+        """A word that a strong access is about to touch."""
+        if address % 4:
+            raise Wrong("a strong access that is not aligned")
+        self.region_of(order, address, address + 4, is_store)
+        word = self.words.get(address)
+        if word is None:
+            word = self._first_messages(address)
+        cells = slice(address // CELL, address // CELL + 4 // CELL)
+        by = np.full(4 // CELL, thread)
+        # plain stores are messages, too, and are looked at as such; plain loads only a store minds
+        if is_store:
+            self._check_loads(order, cells, by)
+        return word
+
+    def _first_messages(self, address: int) -> Word:
+        cell = address // CELL
+        value = int(self.bytes.view(np.uint32)[address // 4])
+        access = int(self._stores[cell])
+        word = Word([Message(value, access, "", None)])
+        self.words[address] = word
+        self._is_word[cell : cell + 4 // CELL] = True
+        return word
+
+    def _require_strong(
+        self, order: BlockOrder, thread: int, access: int, of_access: str, scope: str
+    ) -> None:
+        """Wrong if an access is neither before this one nor morally strong with it (8.7)."""
+        if of_access == HOST:
+            if scope != "sys":
+                raise Wrong(f"a race with the host: the scope is {scope}")
+            return
+        if order.precedes(access, thread):
+            return
+        if not of_access:
+            raise Wrong(f"a race of a strong access, in block {order.number}, and a plain one")
+        if not (self._reaches(order, access, scope) and self._reaches(order, access, of_access)):
+            raise Wrong(
+                f"a race: block {order.number} at scope {scope}, block {block_of(access)} at "
+                f"scope {of_access}"
+            )
+
+    def _reaches(self, order: BlockOrder, access: int, scope: str) -> bool:
+        """Whether a scope includes the threads of both blocks (8.5)."""
+        other = block_of(access)
+        if scope == "sys":
+            return True
+        if scope == "gpu":
+            return self._rank_of[other] == order.rank
+        return other == order.number
+
+    def _store_into_words(self, order: BlockOrder, cells, by: np.ndarray) -> None:
+        """A plain store into words: their newest message, which nobody may read unordered."""
+        numbers = np.arange(len(self._stores))[cells]
+        for cell, thread in zip(numbers.tolist(), by.tolist(), strict=True):
+            address = cell * CELL
+            if address % 4 == 0 and address in self.words:
+                word = self.words[address]
+                for access, _ in word.reads.values():
+                    self._require(
+                        order, np.array([access]), np.array([thread]), "a store and a strong load"
+                    )
+                value = int(self.bytes.view(np.uint32)[address // 4])
+                word.messages.append(Message(value, int(self._stores[cell]), "", None))
+                self.stored += 1
+
+    def _check_messages(self, order: BlockOrder, cells, by: np.ndarray, what: str) -> None:
+        """Wrong if a word's message is not before these plain accesses."""
+        numbers = np.arange(len(self._stores))[cells]
+        for cell, thread in zip(numbers.tolist(), by.tolist(), strict=True):
+            word = self.words.get(cell * CELL - cell * CELL % 4)
+            if word is None:
+                continue
+            for message in word.messages:
+                if message.scope == HOST:
+                    raise Wrong(f"a race of {what} and a store of the host")
+                if not order.precedes(message.access, thread):
+                    raise Wrong(f"a race of {what} and a strong store")
+
+
+def copies_among(addresses: np.ndarray) -> np.ndarray | None:
+    """Of the threads that load from these addresses at once, all that are not the first."""
+    if len(addresses) < 2 or (np.diff(addresses.astype(np.int64)) > 0).all():
+        return None
+    copies = np.ones(len(addresses), np.bool_)
+    copies[np.unique(addresses, return_index=True)[1]] = False
+    return copies if copies.any() else None
+
+
+def _cells(addresses: np.ndarray, threads: np.ndarray, size: int):
+    """The cells of accesses of ``size`` bytes (a slice, where they are in a row), and who does."""
+    of_one = size // CELL
+    first = (addresses // CELL).astype(np.int64)
+    by = np.repeat(threads, of_one) if of_one > 1 else threads
+    start = int(first[0])
+    if len(first) == 1 or (
+        int(first[-1]) - start == of_one * (len(first) - 1) and (np.diff(first) == of_one).all()
+    ):
+        return slice(start, start + of_one * len(first)), by
+    if of_one == 1:
+        return first, by
+    return (first[:, None] + np.arange(of_one)).ravel(), by
