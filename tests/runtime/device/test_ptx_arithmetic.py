@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.runtime.device.ptx.allreduce import shipped
 from tests.runtime.device.ptx.arithmetic import TABLE, UNSIGNED, operation
-from tests.runtime.device.ptx.builds import ARCHITECTURES, OTHER_WIDTHS, WIDTHS
+from tests.runtime.device.ptx.builds import ALL_BUILDS
 from tests.runtime.device.ptx.parser import BadText, parse
 from tests.runtime.device.ptx.program import STRONG, Program
 
@@ -278,15 +278,6 @@ def test_bf16_by_two_roundings_is_by_one():
     ones = 0x3F80
     for a, b in itertools.product(range(0, 0x7F80, 331), range(0x8000, 0xFF80, 173)):
         assert operation("add.bf16")(a, b) == fma_bf16(a, ones, b)
-
-
-ALL_BUILDS = [
-    (arch, dtype, average)
-    for arch in ARCHITECTURES
-    for dtype in (*WIDTHS, *OTHER_WIDTHS)
-    for average in (False, True)
-    if not (average and dtype == "i32")
-]
 
 
 @pytest.mark.gpu_logic

@@ -16,7 +16,8 @@ from tests.runtime.device.ptx.group import Group
 from tests.runtime.device.ptx.machine import Machine
 from tests.runtime.device.ptx.memory import Wrong
 
-LONGEST = 200_000  # steps of a run, of which the longest here have a tenth
+LONGEST = 100_000
+"""Steps of a run: the longest here have a tenth."""
 
 
 @dataclass
@@ -36,9 +37,11 @@ class Adversary:
         seed: for all of them.
         stops: by rank, after how many steps its host raises the stop word. Where a rank was
             stopped and the others wait for it, their hosts stop them, too, as the runtime does.
+        most: steps, beyond which a run is taken to hang.
     """
 
-    def __init__(self, seed: int, stops: dict[int, int] | None = None) -> None:
+    def __init__(self, seed: int, stops: dict[int, int] | None = None, most: int = LONGEST) -> None:
+        self._most = most
         self._dice = random.Random(seed)
         self._stops = dict(stops or {})
         self._stale = self._dice.choice([0.0, 0.2, 0.5, 0.8])
@@ -49,7 +52,7 @@ class Adversary:
         """Until all kernels have ended; Wrong for a hang, or what the machine finds."""
         while not machine.has_ended:
             self.outcome.steps += 1
-            if self.outcome.steps > LONGEST:
+            if self.outcome.steps > self._most:
                 raise Wrong("a hang: some go on, and come to no end")
             for rank, at in list(self._stops.items()):
                 if self.outcome.steps >= at:

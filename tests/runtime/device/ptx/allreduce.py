@@ -17,14 +17,15 @@ import numpy as np
 import torch
 
 from latecomer.runtime.device.kernel import all_reduce
-from latecomer.runtime.device.launcher import _place, _signed
+from latecomer.runtime.device.launcher import FIRST_EPOCH, _place, _signed
 from latecomer.runtime.device.layout import Cut, Layout, cut
-from latecomer.runtime.device.variants import Kernel, Launch, LoadedProgram
+from latecomer.runtime.device.variants import ALIGNMENT, Kernel, Launch, LoadedProgram
 from latecomer.verify import Schedule
 from latecomer.verify.core.verdict import Verdict
 from latecomer.verify.device.check import check
-from latecomer.verify.device.program import DeviceProgram, device_program
-from tests.runtime.device.ptx.builds import build
+from latecomer.verify.device.program import SETS, DeviceProgram, device_program
+from tests.runtime.device.ptx.block import Block
+from tests.runtime.device.ptx.builds import shipped_ptx
 from tests.runtime.device.ptx.machine import KernelLaunch, Machine
 from tests.runtime.device.ptx.memory import GAP, Memory, Region, Wrong
 from tests.runtime.device.ptx.program import Program
@@ -56,6 +57,9 @@ class Case:
     """All-reduces one after another, with the same memory.
 
     ``staging`` as for KernelAllReduce; ``epoch`` is that of the first piece; ``seed`` for the data.
+    There are at least so many ``slots``: ranks may have other schedules, too, that need them. Where
+    it is ``calibrated``, each rank first launches its kernel as the runtime does after it has
+    compiled it: without a piece, on some zeros.
     """
 
     ranks: int
@@ -64,12 +68,14 @@ class Case:
     epoch: int
     operations: tuple[Operation, ...]
     seed: int = 0
+    slots: int = 0
+    calibrated: bool = False
 
 
 @functools.cache
 def shipped(arch: int, dtype: str, average: bool) -> Program:
     """The shipped kernel, compiled for a GPU."""
-    return Program(build(all_reduce, arch, dtype, average).asm["ptx"])
+    return Program(shipped_ptx(arch, dtype, average))
 
 
 PROVED: dict[int, tuple[Schedule, DeviceProgram]] = {}
@@ -94,14 +100,17 @@ class AllReduces:
         layout: of the symmetric memory.
         cuts: by operation.
         epochs: by operation, that of its first piece.
+        programs: by operation, proved.
         own: by (operation, rank), where the user's tensor lies.
+        symmetric: by rank, where its symmetric memory lies.
+        regions: all of them, and their ``starts``.
     """
 
     def __init__(self, case: Case, program_of: ProgramOf, units: int = 1) -> None:
         self.case = case
         dice = np.random.default_rng(case.seed)
         programs = [proved(operation.schedule) for operation in case.operations]
-        slots = max(program.slots for program in programs)
+        slots = max(case.slots, *(program.slots for program in programs))
         self.layout = Layout.within(case.staging, case.ranks, case.blocks, slots)
         self.programs = programs
         self.cuts = [
@@ -109,7 +118,7 @@ class AllReduces:
             for operation, program in zip(case.operations, programs, strict=True)
         ]
         self.inputs = [_inputs(operation, case.ranks, dice) for operation in case.operations]
-        self._regions: list[Region] = []
+        self.regions: list[Region] = []
         self._end = GAP
         self.symmetric = [
             self._region(rank, "symmetric", self.layout.nbytes) for rank in range(case.ranks)
@@ -123,10 +132,17 @@ class AllReduces:
                 rows = programs[number].rows[rank]
                 self.own[number, rank] = self._region(rank, "own", size, number)
                 self._rows[number, rank] = self._region(rank, "rows", rows.nbytes, number)
+        self._zeros = [
+            self._region(rank, "own", 8 * ALIGNMENT, -1)
+            for rank in range(case.ranks * case.calibrated)
+        ]
         size = self._end // GAP * GAP + GAP
         rank_of = tuple(i // case.blocks for i in range(case.ranks * case.blocks))
-        self.memory = Memory(self._regions, size, rank_of, dice)
+        self.memory = Memory(self.regions, size, rank_of, case.seed)
+        self.starts = [region.start for region in self.regions]
         self._fill()
+        if case.epoch != FIRST_EPOCH:
+            self._raise_flags()
         self.epochs: list[int] = []
         queues = self._launches(program_of)
         stops = [region.start + self.layout.stop_at for region in self.symmetric]
@@ -134,7 +150,7 @@ class AllReduces:
 
     def _region(self, rank: int, what: str, size: int, launch: int = 0) -> Region:
         region = Region(rank, what, self._end, size, launch)
-        self._regions.append(region)
+        self.regions.append(region)
         self._end += -(-size // GAP) * GAP + GAP
         return region
 
@@ -145,58 +161,93 @@ class AllReduces:
         for (number, rank), region in self._rows.items():
             self.memory.view(region, np.int32)[:] = self.programs[number].rows[rank].ravel()
         for (number, rank), region in self.own.items():
-            data = self.inputs[number][rank].view(torch.uint8).numpy()
-            self.memory.view(region, np.uint8)[:] = data
+            if region.size:
+                data = self.inputs[number][rank].view(torch.uint8).numpy()
+                self.memory.view(region, np.uint8)[:] = data
+
+    def _raise_flags(self) -> None:
+        """Those of a set hold the last epoch before the first one, as if each had been used."""
+        layout = self.layout
+        for region in self.symmetric:
+            flags = self.memory.view(region, np.uint8)[layout.flags_at : layout.stamps_at]
+            size = 4 * layout.slots * layout.blocks
+            for parity in range(SETS):
+                age = 2 - (self.case.epoch - parity) % 2
+                epoch = np.int64(_signed(self.case.epoch - age))
+                flags[parity * size :][:size].view(np.int32)[:] = epoch
 
     def _launches(self, program_of: ProgramOf) -> list[tuple[KernelLaunch, ...]]:
         """By rank, what its host launches: epochs and marks as the launcher counts them."""
         queues: list[list[KernelLaunch]] = [[] for _ in range(self.case.ranks)]
+        if self.case.calibrated:
+            self._calibrate(queues, program_of)
         epoch = self.case.epoch
         self.marks = []
         for number, operation in enumerate(self.case.operations):
             self.epochs.append(epoch)
             mark = (number + 1) % 2**31 << 32 | zlib.crc32(repr(operation.numel).encode())
             self.marks.append(mark)
-            for rank in range(self.case.ranks):
+            for rank, queue in enumerate(queues):
+                flat = torch.empty(operation.numel, dtype=DTYPES[operation.dtype])
+                recorder, kernel = self._recording(rank)
+                loaded = LoadedProgram(self.programs[number], rank, torch.device("cpu"))
+                launch = Launch(loaded, operation.average, epoch, _place(mark), mark)
+                kernel.run(flat, launch)
+                assert recorder.pointers[0] is loaded.rows
+                assert recorder.pointers[1].numel() == operation.numel
+                own = self.own[number, rank].start
                 program = program_of(operation.dtype, operation.average)
-                values = self._arguments(number, rank, epoch, mark)
-                names = [name for name, _ in program.text.parameters]
-                values += [0] * (len(names) - len(values))  # Triton's scratch memory: none
-                parameters = {
-                    name: value & (1 << bits) - 1
-                    for (name, bits), value in zip(program.text.parameters, values, strict=True)
-                }
-                queues[rank].append(KernelLaunch(program, parameters))
+                queue.append(self._launched(program, recorder, number, rank, own))
             epoch = _signed(epoch + self.cuts[number].pieces)
         return [tuple(queue) for queue in queues]
 
-    def _arguments(self, number: int, rank: int, epoch: int, mark: int) -> list[int]:
-        """What ``variants`` launches a kernel with, in the order of the kernel's parameters."""
-        operation = self.case.operations[number]
-        loaded = LoadedProgram(self.programs[number], rank, torch.device("cpu"))
+    def _calibrate(self, queues: list[list[KernelLaunch]], program_of: ProgramOf) -> None:
+        """As ``Kernel.compile`` launches a kernel, once."""
+        operation = self.case.operations[0]
+        for rank, queue in enumerate(queues):
+            empty = torch.zeros(ALIGNMENT, dtype=DTYPES[operation.dtype])
+            recorder, kernel = self._recording(rank)
+            loaded = LoadedProgram(self.programs[0], rank, torch.device("cpu"))
+            kernel._launch(empty, Launch(loaded, operation.average, 0, 0, -1), 0, 0)
+            program = program_of(operation.dtype, operation.average)
+            own = self._zeros[rank].start
+            queue.append(self._launched(program, recorder, 0, rank, own))
+
+    def _recording(self, rank: int) -> tuple[_Recorder, Kernel]:
+        """A rank's Kernel of ``variants``, with a recorder in the place of Triton's."""
         recorder = _Recorder()
         kernel = object.__new__(Kernel)
         kernel._call = recorder
         kernel._memory = SimpleNamespace(layout=self.layout, bases="bases", stop="stop")
         kernel._rank = rank
         kernel._has_clock = True
-        flat = torch.empty(operation.numel, dtype=DTYPES[operation.dtype])
-        launch = Launch(loaded, operation.average, epoch, _place(mark), mark)
-        kernel.run(flat, launch)
+        return recorder, kernel
+
+    def _launched(
+        self, program: Program, recorder: _Recorder, number: int, rank: int, own: int
+    ) -> KernelLaunch:
+        """What was recorded, with the addresses that things have here."""
         assert recorder.grid == (self.case.blocks,)
-        rows, own, bases, stop = recorder.pointers
-        assert rows is loaded.rows
-        assert (bases, stop) == ("bases", "stop")
-        assert own.numel() == operation.numel
+        assert recorder.pointers[2:] == ("bases", "stop")
         where = {
             "rows": self._rows[number, rank].start,
-            "own": self.own[number, rank].start,
+            "own": own,
             "bases": self._bases[rank].start,
             "stop": self.symmetric[rank].start + self.layout.stop_at,
         }
         constants = {parameter.name for parameter in all_reduce.params if parameter.is_constexpr}
         given = where | recorder.named
-        return [given[name] for name in all_reduce.arg_names if name not in constants]
+        values = [given[name] for name in all_reduce.arg_names if name not in constants]
+        values += [0] * (len(program.text.parameters) - len(values))  # Triton's scratch: none
+        parameters = {
+            name: value & (1 << bits) - 1
+            for (name, bits), value in zip(program.text.parameters, values, strict=True)
+        }
+        return KernelLaunch(program, parameters)
+
+    def blocks_of(self, number: int, rank: int) -> tuple[Block, ...]:
+        """The blocks of a rank's kernel of an operation, which has begun."""
+        return self.machine.ranks[rank].past[number + self.case.calibrated]
 
     # -- what has to hold at the end
 
@@ -228,15 +279,20 @@ class AllReduces:
     def result(self, number: int, rank: int) -> torch.Tensor:
         """What a rank's tensor holds."""
         operation = self.case.operations[number]
-        dtype = DTYPES[operation.dtype]
-        raw = self.memory.view(self.own[number, rank], np.uint8)
-        return torch.from_numpy(raw.copy()).view(dtype)
+        result = torch.empty(operation.numel, dtype=DTYPES[operation.dtype])
+        if operation.numel:
+            raw = self.memory.view(self.own[number, rank], np.uint8)
+            result.view(torch.uint8).numpy()[:] = raw
+        return result
 
     def check_results(self, has_done: Callable[[int, int, int], bool]) -> None:
         """Wrong unless every block that ``has_done`` its part in an operation has the right bits.
 
         (operation, rank, block); and the first element of each other block is NaN.
         """
+        for region in self._zeros:
+            if self.memory.view(region, np.uint8).any():
+                raise Wrong("a launch without a piece has stored something")
         for number, operation in enumerate(self.case.operations):
             expected = self.expected(number)
             for rank in range(self.case.ranks):
@@ -259,7 +315,8 @@ class AllReduces:
         layout = self.layout
         for rank, region in enumerate(self.symmetric):
             stamps = self.memory.view(region, np.uint8)[layout.stamps_at : layout.stop_at]
-            words = stamps.view(np.int64)[: 512 * layout.ranks].reshape(256, layout.ranks, 2)
+            words = stamps.view(np.int64)[: len(stamps) // (16 * layout.ranks) * 2 * layout.ranks]
+            words = words.reshape(-1, layout.ranks, 2)
             for number, mark in enumerate(self.marks):
                 of_operation = words[_place(mark)]
                 if not (of_operation[:, 0] == mark).all() or (of_operation[:, 1] == 0).any():

@@ -195,8 +195,8 @@ def _fma_bf16(a: Value, b: Value, c: Value) -> Value:
     What the sum loses there decides its last bit (rounding to odd), so the roundings that follow
     end where one would.
     """
-    x, y, z = (_floats(bf16_to_f32(v), 32).astype(np.float64) for v in (a, b, c))
     with np.errstate(all="ignore"):
+        x, y, z = (_floats(bf16_to_f32(v), 32).astype(np.float64) for v in (a, b, c))
         product = x * y
         total = product + z
         lost = _lost(product, z, total)

@@ -55,6 +55,7 @@ class Block:
         self.now = now
         self.groups: list[Group] = []
         self.events: list[Event] = []
+        self.barriers = 0
         special = {"%ctaid.x": index, "%nctaid.x": blocks}
         registers = list(program.initial)
         for name, value in (parameters | special).items():
@@ -86,10 +87,6 @@ class Block:
         """``%globaltimer`` (10.28)."""
         return self.now
 
-    def note(self, what: str, addresses: np.ndarray, size: int, value: int = 0) -> None:
-        """Keep what was done, for :mod:`rows_of_run`."""
-        self.events.append(Event(what, addresses, size, value))
-
     @property
     def has_ended(self) -> bool:
         """Whether all its threads have."""
@@ -107,6 +104,8 @@ class Block:
             return False
         if len({group.at for group in self.groups}) > 1 or self._present() < self.threads:
             raise Wrong("not all threads of a block come to the same barrier")
+        self.barriers += 1
+        self.memory.settle(self.order)
         self.order.barrier()
         self.shared.barrier()
         for group in self.groups:

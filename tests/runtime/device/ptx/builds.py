@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from latecomer.runtime.device.kernel import all_reduce
 from latecomer.runtime.device.variants import ALIGNMENT, REGISTERS, TILE, WARPS
 from latecomer.verify.device.program import SETS
 
@@ -21,6 +23,15 @@ WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 OTHER_WIDTHS = {"fp64": 8, "i32": 4}
 """Of dtypes that it compiles when it is asked to (``dtypes`` of KernelAllReduce)."""
+
+ALL_BUILDS = [
+    (arch, dtype, average)
+    for arch in ARCHITECTURES
+    for dtype in (*WIDTHS, *OTHER_WIDTHS)
+    for average in (False, True)
+    if not (average and dtype == "i32")
+]
+"""All that ``variants`` may compile: integers have no average."""
 
 OPTIONS = {"num_warps": WARPS, "maxnreg": REGISTERS}
 BIN = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -41,6 +52,12 @@ def build(kernel, arch, dtype, average, **options):
     source = ASTSource(kernel, signature, constants, attributes)
     target = GPUTarget("cuda", arch, 32)
     return triton.compile(source, target=target, options=OPTIONS | options)
+
+
+@functools.cache
+def shipped_ptx(arch, dtype, average):
+    """The text of the shipped kernel, compiled for a GPU."""
+    return build(all_reduce, arch, dtype, average).asm["ptx"]
 
 
 def spills(cubin, tmp_path):

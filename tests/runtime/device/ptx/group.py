@@ -29,10 +29,13 @@ ALL = slice(None)
 class Event:
     """What a block did in global memory: ``what`` is load, store, exchange, acquire, relaxed.
 
-    ``addresses`` of the threads that did it, ``size`` bytes each; ``value`` of a strong access.
+    ``addresses`` of the threads that did it, of one ``unit``, after so many ``barriers``; ``size``
+    bytes each (copies are left out); ``value`` of a strong access, or the first thread's.
     """
 
     what: str
+    barriers: int
+    unit: int
     addresses: np.ndarray
     size: int
     value: int = 0
@@ -52,8 +55,8 @@ class Surroundings(Protocol):
     def clock(self) -> int:
         """``%globaltimer``."""
 
-    def note(self, what: str, addresses: np.ndarray, size: int, value: int = 0) -> None:
-        """Keep what was done."""
+    events: list[Event]
+    barriers: int
 
     def barrier(self) -> bool:
         """Whether all threads have come to the barrier."""
@@ -97,10 +100,9 @@ class Group:
         return other
 
     def key(self) -> tuple:
-        """All of it, to tell states apart."""
-        registers = tuple(
-            value.tobytes() if isinstance(value, np.ndarray) else value for value in self.registers
-        )
+        """All of it that still matters, to tell states apart."""
+        values = [self.registers[place] for place in self.block.program.live(self.at)]
+        registers = tuple(v.tobytes() if isinstance(v, np.ndarray) else v for v in values)
         return self.at, self.is_waiting, self.threads.tobytes(), registers
 
     def active(self, guard: int, negated: bool) -> np.ndarray | slice | None:
@@ -172,6 +174,10 @@ class Group:
         self.block.groups.append(other)
         return other
 
+    def _note(self, what: str, addresses: np.ndarray, size: int, value: int = 0) -> None:
+        block = self.block
+        block.events.append(Event(what, block.barriers, self.unit, addresses, size, value))
+
     def _acts(self) -> None:
         self.polls.clear()
         self.stutters = 0
@@ -207,7 +213,10 @@ class Group:
         threads = self.threads[active]
         copies = self._copies(number, threads, addresses)
         results = block.memory.load(block.order, threads, addresses, width, len(places), copies)
-        block.note("load", addresses, width * len(places))
+        if copies is not None:
+            addresses = addresses[~copies]
+        if len(addresses):
+            self._note("load", addresses, width * len(places))
         for place, result in zip(places, results, strict=True):
             self._write(place, active, result)
 
@@ -264,7 +273,7 @@ class Group:
                 values.append(np.full(len(addresses), value, UNSIGNED[8 * width]))
         block = self.block
         block.memory.store(block.order, self.threads[active], addresses, width, values)
-        block.note("store", addresses, width * len(places), int(values[0][0]))
+        self._note("store", addresses, width * len(places), int(values[0][0]))
 
     def _access(self, strong: Strong, choose: Chooser) -> None:
         """A strong access, of one thread after another."""
@@ -296,13 +305,13 @@ class Group:
         else:
             self.polls[address] = seen
             self.stutters = 0
-        block.note("acquire" if strong.orders else "relaxed", np.array([address]), 4, value)
+        self._note("acquire" if strong.orders else "relaxed", np.array([address]), 4, value)
         return value
 
     def _exchange(self, strong: Strong, thread: int, address: int, value: int) -> int:
         self._acts()
         block = self.block
-        block.note("exchange", np.array([address]), 4, value)
+        self._note("exchange", np.array([address]), 4, value)
         return block.memory.exchange(
             block.order, thread, address, value, strong.scope, strong.orders
         )

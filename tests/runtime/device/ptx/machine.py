@@ -68,7 +68,7 @@ class Machine:
         self.memory = memory
         self.blocks = blocks
         self.units = units
-        self._stop_words = stop_words
+        self.stop_words = stop_words
         total = len(queues) * blocks
         self.orders = [BlockOrder(i, i // blocks, total) for i in range(total)]
         self.ranks = [RankRun(queue) for queue in queues]
@@ -143,4 +143,4 @@ class Machine:
     def stop(self, rank: int) -> None:
         """A host raises its stop word."""
         self.stopped.add(rank)
-        self.memory.host_stores(self._stop_words[rank], 1)
+        self.memory.host_stores(self.stop_words[rank], 1)

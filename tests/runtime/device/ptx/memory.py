@@ -101,7 +101,7 @@ class Memory:
         regions: what there is; addresses ascend.
         size: bytes of it all.
         rank_of: by block, whose it is.
-        dice: for the bits that copies find.
+        seed: of the bits that copies find.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Memory:
         regions: list[Region],
         size: int,
         rank_of: tuple[int, ...],
-        dice: np.random.Generator,
+        seed: int,
     ) -> None:
         self.regions = regions
         self._starts = [region.start for region in regions]
@@ -121,7 +121,7 @@ class Memory:
         self._other_loads: dict[int, set[int]] = {}
         self.words: dict[int, Word] = {}
         self._rank_of = rank_of
-        self._dice = dice
+        self._seed = np.uint64(seed)
         self.stored = 0  # strong stores so far: whoever waits may look again
 
     def copy(self) -> Memory:
@@ -186,9 +186,9 @@ class Memory:
         if region.what in CONSTANT:
             return results
         if copies is not None:
+            noise = self._noise(threads[copies], addresses[copies])
             for result in results:
-                noise = self._dice.integers(0, 1 << 8 * width, len(result), dtype=kind)
-                result[copies] = noise[copies]
+                result[copies] = noise.astype(kind)
             threads = threads[~copies]
             addresses = addresses[~copies]
         if len(addresses):
@@ -221,6 +221,14 @@ class Memory:
             data[index + i] = value
         if self._is_word[cells].any():
             self._store_into_words(order, cells, by)
+
+    def _noise(self, threads: np.ndarray, addresses: np.ndarray) -> np.ndarray:
+        """Bits that look random, the same for the same load (Fibonacci hashing, twice)."""
+        mixed = addresses.astype(np.uint64) + (threads.astype(np.uint64) << 40) + self._seed
+        for _ in range(2):
+            mixed *= np.uint64(0x9E3779B97F4A7C15)
+            mixed ^= mixed >> np.uint64(29)
+        return mixed >> np.uint64(7)
 
     def constant(self, order: BlockOrder, address: int, width: int, words: int) -> list[int] | None:
         """What lies at an address that no kernel stores to; nothing if one may."""
@@ -314,6 +322,7 @@ class Memory:
         word.seen[who] = found
         access = stamp(order.number, order.interval, thread, order.moment)
         word.reads[who] = access, scope
+        order.looks.add((address, thread))
         if acquires and message.shows is not None:
             order.acquire(thread, message.shows)
         return message.value
@@ -346,6 +355,20 @@ class Memory:
         word.messages.append(Message(value, 0, HOST, None))
         self.bytes.view(np.uint32)[address // 4] = value
         self.stored += 1
+
+    def settle(self, order: BlockOrder) -> None:
+        """A block comes to a barrier: all that it has done comes before all that it does next.
+
+        Intervals say so, but do not go on where it has only looked at words. Then nothing was
+        released in this interval either, and these loads may count to the one before.
+        """
+        if order.has_acted:
+            return
+        for address, thread in order.looks:
+            word = self.words[address]
+            _, scope = word.reads[order.number, thread]
+            access = stamp(order.number, order.interval - 1, thread, order.moment)
+            word.reads[order.number, thread] = access, scope
 
     def oldest(self, order: BlockOrder, thread: int, word: Word) -> int:
         """The oldest message that a thread may still find."""

@@ -85,6 +85,10 @@ class BlockOrder:
 
     ``number``: among all blocks of all ranks. Threads that have acquired since the last barrier
     are ahead of the others.
+
+    Who only looks at words, between barriers, stays in the same interval, so that nothing tells how
+    often it has looked; ``looks`` are the (address, thread) of strong loads since the last barrier
+    (see ``Memory.settle``).
     """
 
     def __init__(self, number: int, rank: int, blocks: int) -> None:
@@ -94,7 +98,8 @@ class BlockOrder:
         self.moment = 0
         self.common = Knowledge.none(blocks)
         self.ahead: dict[int, Knowledge] = {}
-        self._has_acted = False
+        self.has_acted = False
+        self.looks: set[tuple[int, int]] = set()
 
     def copy(self) -> BlockOrder:
         """Another one, the same."""
@@ -103,17 +108,19 @@ class BlockOrder:
         other.moment = self.moment
         other.common = self.common.copy()
         other.ahead = {thread: known.copy() for thread, known in self.ahead.items()}
-        other._has_acted = self._has_acted
+        other.has_acted = self.has_acted
+        other.looks = set(self.looks)
         return other
 
     def key(self) -> tuple:
         """All of it, to tell states apart."""
         ahead = [(t, *_frozen(known)) for t, known in sorted(self.ahead.items())]
-        return self.interval, self.moment, self._has_acted, _frozen(self.common), tuple(ahead)
+        acted = self.has_acted, tuple(sorted(self.looks))
+        return self.interval, self.moment, acted, _frozen(self.common), tuple(ahead)
 
     def acts(self) -> int:
         """An access that others may have to come before or after; its moment."""
-        self._has_acted = True
+        self.has_acted = True
         self.moment += 1
         return self.moment
 
@@ -148,9 +155,10 @@ class BlockOrder:
         for known in self.ahead.values():
             self.common.join(known)
         self.ahead.clear()
-        if self._has_acted:  # else nothing is told apart by it, and who only waits stays the same
+        self.looks.clear()
+        if self.has_acted:
             self.interval += 1
-            self._has_acted = False
+            self.has_acted = False
         self._forget_what_is_below()
 
     def _forget_what_is_below(self) -> None:
@@ -169,7 +177,7 @@ class BlockOrder:
 
     def end_launch(self) -> None:
         """All threads have ended: none of the next launch is the same one."""
-        self._has_acted = True
+        self.has_acted = True
         self.barrier()
 
 

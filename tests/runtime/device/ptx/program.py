@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.runtime.device.ptx.arithmetic import Value, choose, mask, operation
+from tests.runtime.device.ptx.liveness import live_registers
 from tests.runtime.device.ptx.parser import Address, BadText, Instruction, Text, parse
 
 SPECIAL = {"%tid.x": 32, "%ctaid.x": 32, "%nctaid.x": 32}
@@ -97,6 +98,7 @@ class Program:
             self._decoded(number, instruction)
             for number, instruction in enumerate(self.text.instructions)
         ]
+        self._live: list[list[int]] = []
         self._straight: dict[int, tuple[tuple[Step, ...], int, Turn]] = {}
 
     def straight(self, start: int) -> tuple[tuple[Step, ...], int, Turn]:
@@ -108,6 +110,15 @@ class Program:
             steps = tuple(self._steps[start:end])
             self._straight[start] = steps, end, self._steps[end]
         return self._straight[start]
+
+    def live(self, at: int) -> list[int]:
+        """The places of registers that may be read from an instruction on."""
+        if not self._live:
+            self._live = [
+                sorted(self.places[name] for name in names if name in self.text.registers)
+                for names in live_registers(self.text)
+            ]
+        return self._live[at]
 
     def _append(self, value: Value | None, bits: int) -> int:
         self.initial.append(value)

@@ -1,7 +1,8 @@
 """Shared memory of a block, and its races.
 
 Since the last barrier, no thread may load or store what another one has stored, nor store what
-another one has loaded: that is a data race there, too (PTX ISA 8.7.1 and 8.3).
+another one has loaded: that is a data race there, too (PTX ISA 8.7.1 and 8.3). At first nobody
+knows what is there: to load it is an error.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ class Shared:
 
     def __init__(self) -> None:
         self.bytes = np.zeros(ARRAY_BYTES, np.uint8)
+        self._is_set = False
         self._stored = np.full(ARRAY_BYTES, -1)
         self._loaded = np.full(ARRAY_BYTES, -1)
 
     def copy(self) -> Shared:
         """Another one, the same."""
         other = Shared()
+        other._is_set = self._is_set
         for name in ("bytes", "_stored", "_loaded"):
             setattr(other, name, getattr(self, name).copy())
         return other
@@ -53,6 +56,9 @@ class Shared:
             if thread == MANY:
                 raise Wrong("threads store into the same place of shared memory at once")
             self._stored[cells] = thread
+            self._is_set = True
         else:
+            if not self._is_set:
+                raise Wrong("a load of shared memory in which nothing was stored")
             loaded = self._loaded[cells]
             loaded[:] = np.where((loaded == -1) | (loaded == thread), thread, MANY)

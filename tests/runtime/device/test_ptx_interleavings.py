@@ -1,0 +1,86 @@
+"""Small all-reduces of the shipped kernel in all interleavings, with all that loads may find."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from tests.runtime.device.ptx.allreduce import AllReduces, Case, Operation, shipped
+from tests.runtime.device.ptx.battery import (
+    DIRECT,
+    LATE,
+    RING,
+    SWAPPING,
+    THERE_AND_BACK,
+    caught,
+    instead,
+)
+from tests.runtime.device.ptx.builds import shipped_ptx
+from tests.runtime.device.ptx.explore import TooMany, explore
+from tests.runtime.device.ptx.memory import Wrong
+from tests.runtime.device.ptx.program import Program
+
+
+def case_of(schedule, *, operations=2, blocks=1, dtype="fp32", average=False, epoch=1):
+    sizes = (35, 3, 32)
+    made = tuple(Operation(schedule, dtype, average, sizes[i % 3]) for i in range(operations))
+    return Case(schedule.ranks, blocks, 1 << 12, epoch, made)
+
+
+def explored(case, arch=90, **options):
+    return explore(AllReduces(case, functools.partial(shipped, arch)), **options)
+
+
+def test_two_ranks(record_property):
+    result = explored(case_of(RING))
+    assert result.states > 100
+    assert result.ends > 1
+    record_property("ptx states explored", result.states)
+
+
+def test_exploring_has_a_limit():
+    with pytest.raises(TooMany):
+        explored(case_of(RING), most=50)
+
+
+def test_a_lost_flag_is_a_dead_end():
+    """The last raise of rank 1 never comes: from no state an end can be reached."""
+    runs = AllReduces(case_of(THERE_AND_BACK, operations=1), functools.partial(shipped, 90))
+    rows = next(region for region in runs.regions if region.what == "rows" and region.rank == 0)
+    runs.memory.view(rows, "i4")[-1] = 0  # rank 0's last row, a put
+    runs.memory.view(rows, "i4")[-4] = 2  # is a receive now, from a slot that has come
+    with pytest.raises(Wrong):
+        explore(runs)
+
+
+def test_an_interleaving_that_chance_seldom_finds():
+    """One staging set: a rank overwrites a slot that has not been taken, if it is far ahead."""
+    text = shipped_ptx(90, "fp32", False)
+    one_set = [line for line in text.splitlines() if "and.b32" in line and line.endswith(", 1;")]
+    assert len(one_set) == 1
+    mutant = Program(text.replace(one_set[0], one_set[0].replace(", 1;", ", 0;")))
+    case = case_of(RING, operations=3)
+    with pytest.raises(Wrong):
+        explore(AllReduces(case, instead(mutant, 90, "fp32", False)))
+    assert caught(mutant, 90, "fp32", False)
+
+
+LONGER = {
+    "three operations": (case_of(RING, operations=3), {}),
+    "epochs wrap": (case_of(RING, epoch=2**31 - 1), {}),
+    "stops": (case_of(RING, operations=1), {"stops": True}),
+    "there and back, stops": (case_of(THERE_AND_BACK), {"stops": True}),
+    "averages, bf16": (case_of(SWAPPING, operations=1, dtype="bf16", average=True), {}),
+    "two blocks": (case_of(THERE_AND_BACK, operations=1, blocks=2), {}),
+    "three ranks, one late": (case_of(LATE, operations=1), {}),
+    "three ranks, direct": (case_of(DIRECT, operations=1), {}),
+}
+
+
+@pytest.mark.gpu_logic
+@pytest.mark.parametrize("name", LONGER)
+def test_all_interleavings(name, record_property):
+    case, options = LONGER[name]
+    result = explored(case, **options)
+    record_property("ptx states explored", result.states)
