@@ -8,7 +8,6 @@ import pytest
 
 from tests.runtime.device.ptx.allreduce import AllReduces, Case, Operation, shipped
 from tests.runtime.device.ptx.battery import (
-    DIRECT,
     LATE,
     RING,
     SWAPPING,
@@ -74,7 +73,6 @@ LONGER = {
     "averages, bf16": (case_of(SWAPPING, operations=1, dtype="bf16", average=True), {}),
     "two blocks": (case_of(THERE_AND_BACK, operations=1, blocks=2), {}),
     "three ranks, one late": (case_of(LATE, operations=1), {}),
-    "three ranks, direct": (case_of(DIRECT, operations=1), {}),
 }
 
 

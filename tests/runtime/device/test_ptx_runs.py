@@ -129,7 +129,7 @@ def test_each_build_with_tiles_tails_and_pieces(build, record_property):
     sizes = (5 * 4096 + 19, 16, 0, 15)
     operations = tuple(Operation(RING, dtype, average, numel) for numel in sizes)
     run(Case(2, 1, 1 << 20, 2**31 - 2, operations, calibrated=True), arch)
-    operations = (Operation(LATE, dtype, average, 1201), Operation(DIRECT, dtype, average, 77))
+    operations = (Operation(LATE, dtype, average, 2501), Operation(DIRECT, dtype, average, 77))
     runs, _ = run(Case(3, 2, 1 << 13, -2, operations), arch)
     assert runs.cuts[0].pieces > 1
     record_property("ptx interleavings", 2)

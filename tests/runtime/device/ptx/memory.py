@@ -272,7 +272,7 @@ class Memory:
         if late.any():
             self._require(order, loads[late], by[late], "a store and a load")
         if self._other_loads:
-            numbers = np.arange(len(self._loads))[cells]
+            numbers = _numbers(cells)
             for cell, thread in zip(numbers.tolist(), by.tolist(), strict=True):
                 for load in self._other_loads.pop(cell, ()):
                     self._require(order, np.array([load]), np.array([thread]), "a store and a load")
@@ -294,7 +294,7 @@ class Memory:
         self._loads[cells] = np.where(together, access | MANY << 22, now)
         foreign = (block_of(before) != order.number) & (before != 0)
         if foreign.any():
-            numbers = np.arange(len(self._loads))[cells]
+            numbers = _numbers(cells)
             for cell, load in zip(numbers[foreign].tolist(), before[foreign].tolist(), strict=True):
                 if not order.common.has(load):
                     self._other_loads.setdefault(cell, set()).add(load)
@@ -436,7 +436,7 @@ class Memory:
 
     def _store_into_words(self, order: BlockOrder, cells, by: np.ndarray) -> None:
         """A plain store into words: their newest message, which nobody may read unordered."""
-        numbers = np.arange(len(self._stores))[cells]
+        numbers = _numbers(cells)
         for cell, thread in zip(numbers.tolist(), by.tolist(), strict=True):
             address = cell * CELL
             if address % 4 == 0 and address in self.words:
@@ -451,7 +451,7 @@ class Memory:
 
     def _check_messages(self, order: BlockOrder, cells, by: np.ndarray, what: str) -> None:
         """Wrong if a word's message is not before these plain accesses."""
-        numbers = np.arange(len(self._stores))[cells]
+        numbers = _numbers(cells)
         for cell, thread in zip(numbers.tolist(), by.tolist(), strict=True):
             word = self.words.get(cell * CELL - cell * CELL % 4)
             if word is None:
@@ -470,6 +470,11 @@ def copies_among(addresses: np.ndarray) -> np.ndarray | None:
     copies = np.ones(len(addresses), np.bool_)
     copies[np.unique(addresses, return_index=True)[1]] = False
     return copies if copies.any() else None
+
+
+def _numbers(cells) -> np.ndarray:
+    """The numbers of cells."""
+    return np.arange(cells.start, cells.stop) if isinstance(cells, slice) else cells
 
 
 def _cells(addresses: np.ndarray, threads: np.ndarray, size: int):
