@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tests.runtime.device.ptx.block import Block
-from tests.runtime.device.ptx.memory import GAP, Memory, Region, Wrong
+from tests.runtime.device.ptx.memory import Memory
 from tests.runtime.device.ptx.order import BlockOrder
 from tests.runtime.device.ptx.program import Program
+from tests.runtime.device.ptx.regions import GAP, Region, Wrong
 
 THREADS = 64
 

@@ -17,8 +17,8 @@ from tests.runtime.device.ptx.battery import (
 )
 from tests.runtime.device.ptx.builds import shipped_ptx
 from tests.runtime.device.ptx.explore import TooMany, explore
-from tests.runtime.device.ptx.memory import Wrong
 from tests.runtime.device.ptx.program import Program
+from tests.runtime.device.ptx.regions import Wrong
 
 
 def case_of(schedule, *, operations=2, blocks=1, dtype="fp32", average=False, epoch=1):

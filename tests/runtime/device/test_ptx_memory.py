@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.runtime.device.ptx.memory import GAP, Memory, Region, Wrong
+from tests.runtime.device.ptx.memory import Memory
 from tests.runtime.device.ptx.order import BlockOrder
+from tests.runtime.device.ptx.regions import GAP, Region, Wrong
 from tests.runtime.device.ptx.shared import Shared
 
 DATA = 0  # offsets in symmetric memory
@@ -264,17 +265,23 @@ def test_stores_wait_for_loads():
     with pytest.raises(Wrong, match="race of a store and a load"):
         world.store(0, 0, 1, DATA, 1)
 
+
+@pytest.mark.parametrize("first", [2, 3])
+@pytest.mark.parametrize("released", [(), (2,), (3,), (2, 3)])
+def test_all_that_have_loaded_must_have_said_so(first, released):
     world = World()
-    for block in (2, 3):
+    for block in (first, 5 - first):
         world.load(block, 3, 1, DATA)
         world.barrier(block)
-    world.exchange(2, 0, 0, FLAG, 1)
-    world.look(0, 0, 0, FLAG)
+    for block in released:
+        flag = FLAG if block == 2 else OTHER
+        world.exchange(block, 0, 0, flag, 1)
+        world.look(0, 0, 0, flag)
+    if released == (2, 3):
+        world.store(0, 0, 1, DATA, 1)
+        return
     with pytest.raises(Wrong, match="race of a store and a load"):
-        world.store(0, 0, 1, DATA, 1)  # block 3 has said nothing
-    world.exchange(3, 0, 0, OTHER, 1)
-    world.look(0, 0, 0, OTHER)
-    world.store(0, 0, 1, DATA, 1)
+        world.store(0, 0, 1, DATA, 1)
 
 
 def test_launches_are_in_order_on_a_rank():

@@ -15,8 +15,8 @@ from tests.runtime.device.ptx.adversary import Adversary
 from tests.runtime.device.ptx.allreduce import AllReduces, Case, Operation, shipped
 from tests.runtime.device.ptx.battery import DIRECT, LATE, RING
 from tests.runtime.device.ptx.builds import ALL_BUILDS
-from tests.runtime.device.ptx.memory import Wrong
 from tests.runtime.device.ptx.plan import Tally, drawn, execute, schedules
+from tests.runtime.device.ptx.regions import Wrong
 from tests.runtime.device.ptx.rows import expected_rows, rows_of
 from tests.runtime.device.ptx.validation import check
 

@@ -18,9 +18,9 @@ from concurrent.futures import ProcessPoolExecutor
 
 from tests.runtime.device.ptx.builds import shipped_ptx
 from tests.runtime.device.ptx.harmless import MUTATED, judge
-from tests.runtime.device.ptx.memory import Wrong
 from tests.runtime.device.ptx.mutants import mutants
 from tests.runtime.device.ptx.plan import Tally, drawn, execute
+from tests.runtime.device.ptx.regions import Wrong
 
 STRETCH = 20  # seeds that a process runs at a time
 TELL_S = 60.0  # between two lines of progress

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tests.runtime.device.ptx.group import Group
 from tests.runtime.device.ptx.machine import Machine
-from tests.runtime.device.ptx.memory import Wrong
+from tests.runtime.device.ptx.regions import Wrong
 
 LONGEST = 100_000
 """Steps of a run: the longest here have a tenth."""

@@ -27,8 +27,9 @@ from latecomer.verify.device.program import SETS, DeviceProgram, device_program
 from tests.runtime.device.ptx.block import Block
 from tests.runtime.device.ptx.builds import shipped_ptx
 from tests.runtime.device.ptx.machine import KernelLaunch, Machine
-from tests.runtime.device.ptx.memory import GAP, Memory, Region, Wrong
+from tests.runtime.device.ptx.memory import Memory
 from tests.runtime.device.ptx.program import Program
+from tests.runtime.device.ptx.regions import GAP, Region, Wrong
 from tests.runtime.schedules import by_rounds
 
 DTYPES = {
@@ -103,7 +104,7 @@ class AllReduces:
         programs: by operation, proved.
         own: by (operation, rank), where the user's tensor lies.
         symmetric: by rank, where its symmetric memory lies.
-        regions: all of them, and their ``starts``.
+        regions: all of them.
     """
 
     def __init__(self, case: Case, program_of: ProgramOf, units: int = 1) -> None:
@@ -139,7 +140,6 @@ class AllReduces:
         size = self._end // GAP * GAP + GAP
         rank_of = tuple(i // case.blocks for i in range(case.ranks * case.blocks))
         self.memory = Memory(self.regions, size, rank_of, case.seed)
-        self.starts = [region.start for region in self.regions]
         self._fill()
         if case.epoch != FIRST_EPOCH:
             self._raise_flags()

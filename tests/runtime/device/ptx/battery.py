@@ -14,8 +14,8 @@ from latecomer.synth import generate
 from latecomer.verify import Phase, Schedule, Transfer
 from tests.runtime.device.ptx.adversary import Adversary
 from tests.runtime.device.ptx.allreduce import AllReduces, Case, Operation, ProgramOf, shipped
-from tests.runtime.device.ptx.memory import Wrong
 from tests.runtime.device.ptx.program import Program
+from tests.runtime.device.ptx.regions import Wrong
 from tests.runtime.device.ptx.validation import check
 from tests.runtime.schedules import direct, ring, straggler, swapping
 

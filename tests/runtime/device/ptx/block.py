@@ -15,9 +15,10 @@ import numpy as np
 
 from tests.runtime.device.ptx.arithmetic import UNSIGNED, Value
 from tests.runtime.device.ptx.group import Event, Group
-from tests.runtime.device.ptx.memory import Memory, Wrong
+from tests.runtime.device.ptx.memory import Memory
 from tests.runtime.device.ptx.order import BlockOrder
 from tests.runtime.device.ptx.program import Program
+from tests.runtime.device.ptx.regions import Wrong
 from tests.runtime.device.ptx.shared import Shared
 
 WARP = 32

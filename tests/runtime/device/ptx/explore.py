@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from tests.runtime.device.ptx.allreduce import AllReduces
 from tests.runtime.device.ptx.group import Group
 from tests.runtime.device.ptx.machine import Machine
-from tests.runtime.device.ptx.memory import Wrong
+from tests.runtime.device.ptx.regions import Wrong
 from tests.runtime.device.ptx.validation import check
 
 

@@ -13,10 +13,12 @@ from typing import Protocol
 
 import numpy as np
 
+from tests.runtime.device.ptx.accesses import copies_among
 from tests.runtime.device.ptx.arithmetic import UNSIGNED, Value
-from tests.runtime.device.ptx.memory import Chooser, Memory, Wrong, copies_among
+from tests.runtime.device.ptx.memory import Chooser, Memory
 from tests.runtime.device.ptx.order import MANY, BlockOrder
 from tests.runtime.device.ptx.program import Barrier, Branch, Program, Return, Strong
+from tests.runtime.device.ptx.regions import Wrong
 from tests.runtime.device.ptx.shared import Shared
 
 LONGEST = 5_000  # turns of a group until its next strong access: it hangs, if it needs more

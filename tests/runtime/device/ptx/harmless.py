@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from tests.runtime.device.ptx.allreduce import AllReduces, Case, Operation
 from tests.runtime.device.ptx.battery import RING, THERE_AND_BACK, caught, instead
 from tests.runtime.device.ptx.explore import explore
-from tests.runtime.device.ptx.memory import Wrong
 from tests.runtime.device.ptx.mutants import Mutant
 from tests.runtime.device.ptx.parser import BadText
 from tests.runtime.device.ptx.program import Program
+from tests.runtime.device.ptx.regions import Wrong
 
 MUTATED = ((90, "bf16", True), (80, "fp32", False))
 """The builds whose mutants are judged: between them they have nearly all instructions."""

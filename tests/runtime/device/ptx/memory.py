@@ -24,43 +24,14 @@ Left out, since no build has it: fences, volatile, other proxies (8.6), reductio
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from tests.runtime.device.ptx.order import (
-    MANY,
-    BlockOrder,
-    Knowledge,
-    block_of,
-    interval_of,
-    stamp,
-    thread_of,
-)
-
-CONSTANT = ("rows", "bases")  # no kernel stores into these regions
-CELL = 2  # bytes: the smallest access
-GAP = 256  # bytes between two regions that belong to nobody
-
-
-class Wrong(Exception):
-    """What a right kernel does not do."""
-
-
-@dataclass(frozen=True)
-class Region:
-    """Bytes of one rank: ``rows``, ``bases``, ``own`` (the user's tensor), ``symmetric``.
-
-    Kernels store into the last two only. Other ranks reach the last one only.
-    """
-
-    rank: int
-    what: str
-    start: int
-    size: int
-    launch: int = 0
+from tests.runtime.device.ptx.accesses import CELL, Accesses, Cells, cells_of, numbers_of, require
+from tests.runtime.device.ptx.order import BlockOrder, Knowledge, block_of, stamp
+from tests.runtime.device.ptx.regions import CONSTANT, Region, Regions, Wrong
 
 
 @dataclass(frozen=True)
@@ -90,6 +61,9 @@ class Word:
 
 
 HOST = "host"
+VIEWS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+"""By bytes of a word."""
+
 Chooser = Callable[[int, int], int]
 """Of a strong load: from the oldest and the newest message that it may find, which it finds."""
 
@@ -111,26 +85,21 @@ class Memory:
         rank_of: tuple[int, ...],
         seed: int,
     ) -> None:
-        self.regions = regions
-        self._starts = [region.start for region in regions]
+        self.regions = Regions(regions)
         self.bytes = np.zeros(size, np.uint8)
-        self._views = {2: np.uint16, 4: np.uint32, 8: np.uint64}
-        self._stores = np.zeros(size // CELL, np.int64)
-        self._loads = np.zeros(size // CELL, np.int64)
-        self._is_word = np.zeros(size // CELL, np.bool_)
-        self._other_loads: dict[int, set[int]] = {}
         self.words: dict[int, Word] = {}
+        self._accesses = Accesses(size // CELL)
+        self._is_word = np.zeros(size // CELL, np.bool_)
         self._rank_of = rank_of
         self._seed = np.uint64(seed)
-        self.stored = 0  # strong stores so far: whoever waits may look again
 
     def copy(self) -> Memory:
         """Another one, the same."""
         other = object.__new__(Memory)
         other.__dict__ |= self.__dict__
-        for name in ("bytes", "_stores", "_loads", "_is_word"):
-            setattr(other, name, getattr(self, name).copy())
-        other._other_loads = {cell: set(loads) for cell, loads in self._other_loads.items()}
+        other.bytes = self.bytes.copy()
+        other._accesses = self._accesses.copy()
+        other._is_word = self._is_word.copy()
         other.words = {at: word.copy() for at, word in self.words.items()}
         return other
 
@@ -145,23 +114,11 @@ class Memory:
             )
             for at, word in sorted(self.words.items())
         ]
-        return self.bytes.tobytes(), self._stores.tobytes(), self._loads.tobytes(), tuple(words)
+        return self.bytes.tobytes(), self._accesses.key(), tuple(words)
 
     def view(self, region: Region, kind: type) -> np.ndarray:
         """A region as the host sees it, while no kernel runs."""
         return self.bytes[region.start : region.start + region.size].view(kind)
-
-    def region_of(self, order: BlockOrder, low: int, high: int, is_store: bool) -> Region:
-        """The region in which bytes low .. high - 1 lie; Wrong if a block must not touch it."""
-        at = bisect_right(self._starts, low) - 1
-        region = self.regions[at] if at >= 0 else None
-        if region is None or high > region.start + region.size:
-            raise Wrong(f"an access of bytes {low}..{high - 1}, which nobody has")
-        if region.what != "symmetric" and region.rank != order.rank:
-            raise Wrong(f"rank {order.rank} accesses {region.what} of rank {region.rank}")
-        if is_store and region.what in CONSTANT:
-            raise Wrong(f"rank {order.rank} stores into {region.what}")
-        return region
 
     # -- plain accesses
 
@@ -179,7 +136,7 @@ class Memory:
         ``copies``: which of these loads are copies (:func:`copies_among`); none if there is none.
         """
         region = self._checked(order, addresses, width, words, is_store=False)
-        kind = self._views[width]
+        kind = VIEWS[width]
         index = (addresses // width).astype(np.int64)
         data = self.bytes.view(kind)
         results = [data[index + i] for i in range(words)]
@@ -192,9 +149,9 @@ class Memory:
             threads = threads[~copies]
             addresses = addresses[~copies]
         if len(addresses):
-            cells, by = _cells(addresses, threads, width * words)
+            cells, by = cells_of(addresses, threads, width * words)
             self._check_stores(order, cells, by, "a load")
-            self._note_loads(order, cells, by)
+            self._accesses.note_loads(order, cells, by)
         return results
 
     def store(
@@ -207,15 +164,13 @@ class Memory:
     ) -> None:
         """The words of each thread, one after another from its address."""
         self._checked(order, addresses, width, len(values), is_store=True)
-        cells, by = _cells(addresses, threads, width * len(values))
+        cells, by = cells_of(addresses, threads, width * len(values))
         if not isinstance(cells, slice) and len(np.unique(cells)) < len(cells):
             raise Wrong("threads store into the same place in one instruction")
         self._check_stores(order, cells, by, "a store")
-        self._check_loads(order, cells, by)
-        access = stamp(order.number, order.interval, 0, order.acts())
-        self._stores[cells] = access | by << 22
-        self._loads[cells] = 0
-        data = self.bytes.view(self._views[width])
+        self._accesses.check_loads(order, cells, by)
+        self._accesses.note_stores(order, cells, by)
+        data = self.bytes.view(VIEWS[width])
         index = (addresses // width).astype(np.int64)
         for i, value in enumerate(values):
             data[index + i] = value
@@ -235,9 +190,9 @@ class Memory:
         size = width * words
         if address % size:
             raise Wrong(f"an access of {size} bytes that is not aligned")
-        if self.region_of(order, address, address + size, False).what not in CONSTANT:
+        if self.regions.require(order.rank, address, address + size, False).what not in CONSTANT:
             return None
-        data = self.bytes[address : address + size].view(self._views[width])
+        data = self.bytes[address : address + size].view(VIEWS[width])
         return data.tolist()
 
     def _checked(
@@ -248,56 +203,13 @@ class Memory:
         if (addresses % size).any():
             raise Wrong(f"an access of {size} bytes that is not aligned")
         low = int(addresses.min())
-        return self.region_of(order, low, int(addresses.max()) + size, is_store)
+        return self.regions.require(order.rank, low, int(addresses.max()) + size, is_store)
 
-    def _check_stores(self, order: BlockOrder, cells, by: np.ndarray, what: str) -> None:
-        """Wrong if an earlier store of the cells is not before these accesses."""
-        stores = self._stores[cells]
-        late = interval_of(stores) >= order.common.below[block_of(stores)]
-        late &= stores != 0
-        own = block_of(stores) == order.number
-        late &= ~(own & ((thread_of(stores) == by) | (interval_of(stores) < order.interval)))
-        if late.any():
-            self._require(order, stores[late], by[late], f"{what} and a store")
+    def _check_stores(self, order: BlockOrder, cells: Cells, by: np.ndarray, what: str) -> None:
+        """Wrong if an earlier store of the cells, plain or strong, is not before these accesses."""
+        self._accesses.check_stores(order, cells, by, what)
         if self._is_word[cells].any():
             self._check_messages(order, cells, by, what)
-
-    def _check_loads(self, order: BlockOrder, cells, by: np.ndarray) -> None:
-        """Wrong if an earlier load of the cells is not before these stores."""
-        loads = self._loads[cells]
-        late = interval_of(loads) >= order.common.below[block_of(loads)]
-        late &= loads != 0
-        own = block_of(loads) == order.number
-        late &= ~(own & ((thread_of(loads) == by) | (interval_of(loads) < order.interval)))
-        if late.any():
-            self._require(order, loads[late], by[late], "a store and a load")
-        if self._other_loads:
-            numbers = _numbers(cells)
-            for cell, thread in zip(numbers.tolist(), by.tolist(), strict=True):
-                for load in self._other_loads.pop(cell, ()):
-                    self._require(order, np.array([load]), np.array([thread]), "a store and a load")
-
-    def _require(self, order: BlockOrder, accesses: np.ndarray, by: np.ndarray, what: str) -> None:
-        for access, thread in zip(accesses.tolist(), by.tolist(), strict=True):
-            if not order.precedes(access, thread):
-                raise Wrong(
-                    f"a race of {what}: thread {thread} of block {order.number}, and thread "
-                    f"{thread_of(access)} of block {block_of(access)}"
-                )
-
-    def _note_loads(self, order: BlockOrder, cells, by: np.ndarray) -> None:
-        before = self._loads[cells]
-        access = stamp(order.number, order.interval, 0, order.acts())
-        now = access | by << 22
-        together = before >> 32 == access >> 32
-        together &= thread_of(before) != by
-        self._loads[cells] = np.where(together, access | MANY << 22, now)
-        foreign = (block_of(before) != order.number) & (before != 0)
-        if foreign.any():
-            numbers = _numbers(cells)
-            for cell, load in zip(numbers[foreign].tolist(), before[foreign].tolist(), strict=True):
-                if not order.common.has(load):
-                    self._other_loads.setdefault(cell, set()).add(load)
 
     # -- strong accesses
 
@@ -343,7 +255,6 @@ class Memory:
         word.messages.append(Message(value, access, scope, shows))
         word.seen[order.number, thread] = len(word.messages) - 1
         self.bytes.view(np.uint32)[address // 4] = value
-        self.stored += 1
         order.acts()  # what this thread does later is not in what was released
         return found
 
@@ -354,7 +265,6 @@ class Memory:
             word = self._first_messages(address)
         word.messages.append(Message(value, 0, HOST, None))
         self.bytes.view(np.uint32)[address // 4] = value
-        self.stored += 1
 
     def settle(self, order: BlockOrder) -> None:
         """A block comes to a barrier: all that it has done comes before all that it does next.
@@ -387,7 +297,7 @@ class Memory:
         """A word that a strong access is about to touch."""
         if address % 4:
             raise Wrong("a strong access that is not aligned")
-        self.region_of(order, address, address + 4, is_store)
+        self.regions.require(order.rank, address, address + 4, is_store)
         word = self.words.get(address)
         if word is None:
             word = self._first_messages(address)
@@ -395,13 +305,13 @@ class Memory:
         by = np.full(4 // CELL, thread)
         # plain stores are messages, too, and are looked at as such; plain loads only a store minds
         if is_store:
-            self._check_loads(order, cells, by)
+            self._accesses.check_loads(order, cells, by)
         return word
 
     def _first_messages(self, address: int) -> Word:
         cell = address // CELL
         value = int(self.bytes.view(np.uint32)[address // 4])
-        access = int(self._stores[cell])
+        access = int(self._accesses.stores[cell])
         word = Word([Message(value, access, "", None)])
         self.words[address] = word
         self._is_word[cell : cell + 4 // CELL] = True
@@ -434,24 +344,23 @@ class Memory:
             return self._rank_of[other] == order.rank
         return other == order.number
 
-    def _store_into_words(self, order: BlockOrder, cells, by: np.ndarray) -> None:
+    def _store_into_words(self, order: BlockOrder, cells: Cells, by: np.ndarray) -> None:
         """A plain store into words: their newest message, which nobody may read unordered."""
-        numbers = _numbers(cells)
+        numbers = numbers_of(cells)
         for cell, thread in zip(numbers.tolist(), by.tolist(), strict=True):
             address = cell * CELL
             if address % 4 == 0 and address in self.words:
                 word = self.words[address]
                 for access, _ in word.reads.values():
-                    self._require(
+                    require(
                         order, np.array([access]), np.array([thread]), "a store and a strong load"
                     )
                 value = int(self.bytes.view(np.uint32)[address // 4])
-                word.messages.append(Message(value, int(self._stores[cell]), "", None))
-                self.stored += 1
+                word.messages.append(Message(value, int(self._accesses.stores[cell]), "", None))
 
-    def _check_messages(self, order: BlockOrder, cells, by: np.ndarray, what: str) -> None:
+    def _check_messages(self, order: BlockOrder, cells: Cells, by: np.ndarray, what: str) -> None:
         """Wrong if a word's message is not before these plain accesses."""
-        numbers = _numbers(cells)
+        numbers = numbers_of(cells)
         for cell, thread in zip(numbers.tolist(), by.tolist(), strict=True):
             word = self.words.get(cell * CELL - cell * CELL % 4)
             if word is None:
@@ -461,32 +370,3 @@ class Memory:
                     raise Wrong(f"a race of {what} and a store of the host")
                 if not order.precedes(message.access, thread):
                     raise Wrong(f"a race of {what} and a strong store")
-
-
-def copies_among(addresses: np.ndarray) -> np.ndarray | None:
-    """Of the threads that load from these addresses at once, all that are not the first."""
-    if len(addresses) < 2 or (np.diff(addresses.astype(np.int64)) > 0).all():
-        return None
-    copies = np.ones(len(addresses), np.bool_)
-    copies[np.unique(addresses, return_index=True)[1]] = False
-    return copies if copies.any() else None
-
-
-def _numbers(cells) -> np.ndarray:
-    """The numbers of cells."""
-    return np.arange(cells.start, cells.stop) if isinstance(cells, slice) else cells
-
-
-def _cells(addresses: np.ndarray, threads: np.ndarray, size: int):
-    """The cells of accesses of ``size`` bytes (a slice, where they are in a row), and who does."""
-    of_one = size // CELL
-    first = (addresses // CELL).astype(np.int64)
-    by = np.repeat(threads, of_one) if of_one > 1 else threads
-    start = int(first[0])
-    if len(first) == 1 or (
-        int(first[-1]) - start == of_one * (len(first) - 1) and (np.diff(first) == of_one).all()
-    ):
-        return slice(start, start + of_one * len(first)), by
-    if of_one == 1:
-        return first, by
-    return (first[:, None] + np.arange(of_one)).ravel(), by

@@ -14,7 +14,6 @@ nor whether it is added or copied.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +22,7 @@ from latecomer.verify.device.program import DeviceAction
 from tests.runtime.device.ptx.allreduce import DTYPES, AllReduces
 from tests.runtime.device.ptx.block import Block
 from tests.runtime.device.ptx.group import Event
-from tests.runtime.device.ptx.memory import CONSTANT, Region, Wrong
+from tests.runtime.device.ptx.regions import CONSTANT, Region, Wrong
 
 UNSEEN = -1
 
@@ -107,8 +106,8 @@ class _Reader:
 
     def _region(self, event: Event) -> tuple[Region, np.ndarray]:
         """Where it is, and the offsets there."""
-        starts = self._runs.starts
-        region = self._runs.regions[bisect_right(starts, int(event.addresses[0])) - 1]
+        region = self._runs.memory.regions.at(int(event.addresses[0]))
+        assert region is not None
         return region, event.addresses.astype(np.int64) - region.start
 
     def _load(self, event: Event) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.runtime.device.ptx.memory import Wrong
 from tests.runtime.device.ptx.order import MANY
+from tests.runtime.device.ptx.regions import Wrong
 
 ARRAY_BYTES = 4  # what all builds ask for: one word, for what one thread tells the others
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from latecomer.verify.device.program import DeviceAction
 from tests.runtime.device.ptx.allreduce import AllReduces
-from tests.runtime.device.ptx.memory import Wrong
+from tests.runtime.device.ptx.regions import Wrong
 from tests.runtime.device.ptx.rows import UNSEEN, BlockRows, Row, expected_rows, rows_of
 
 
