@@ -301,6 +301,21 @@ def test_launches_are_in_order_on_a_rank():
         world.load(2, 5, 0, DATA)
 
 
+def test_a_look_after_a_launch_has_begun_is_not_before_it():
+    """However soon a barrier follows: another block of the rank has begun, too, and may store."""
+    world = World()
+    orders = world.orders[:BLOCKS]
+    for order in orders:
+        order.end_launch()
+    ended = [order.copy() for order in orders]
+    for order in orders:
+        order.begin_launch(ended)
+    world.look(0, 0, 0, FLAG)
+    world.barrier(0)
+    with pytest.raises(Wrong, match="strong load"):
+        world.store(1, 0, 0, FLAG, 1)
+
+
 def test_copies_find_what_nobody_could_use():
     world = World()
     world.store(2, 0, 1, DATA, 42)

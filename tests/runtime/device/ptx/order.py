@@ -94,7 +94,7 @@ class BlockOrder:
     def __init__(self, number: int, rank: int, blocks: int) -> None:
         self.number = number
         self.rank = rank
-        self.interval = 1
+        self.interval = 2  # looks may count to the one before, which nobody may know
         self.moment = 0
         self.common = Knowledge.none(blocks)
         self.ahead: dict[int, Knowledge] = {}
@@ -130,8 +130,10 @@ class BlockOrder:
 
     def precedes(self, access: int, thread: int) -> bool:
         """Whether an access comes before the next one of a thread of this block."""
-        if block_of(access) == self.number and access:
-            return thread_of(access) == thread or interval_of(access) < self.interval
+        if block_of(access) == self.number and (
+            thread_of(access) == thread or interval_of(access) < self.interval
+        ):
+            return True
         return self.known_to(thread).has(access)
 
     def acquire(self, thread: int, shown: Knowledge) -> None:
@@ -174,6 +176,7 @@ class BlockOrder:
         for other in before:
             self.common.join(other.common)
             self.common.below[other.number] = other.interval
+        self.interval += 1  # as at first
 
     def end_launch(self) -> None:
         """All threads have ended: none of the next launch is the same one."""
