@@ -38,7 +38,8 @@ class Oracle:
 
     past: dict[tuple[int, int], int] = field(default_factory=dict)
     accesses: list[tuple[int, int, bool, bool]] = field(default_factory=list)
-    messages: dict[int, list[tuple[int, bool]]] = field(default_factory=dict)
+    stored: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    seen: dict[tuple[int, int, int], int] = field(default_factory=dict)
     events: int = 0
 
     def before(self, block, thread):
@@ -55,6 +56,25 @@ class Oracle:
         self.past[block, thread] = before | 1 << self.events
         self.events += 1
         return False
+
+    def store(self, block, thread, word, value, is_strong):
+        """After the access: the newest that is stored there."""
+        stored = self.stored.setdefault(word, [])
+        stored.append((self.events - 1, value))
+        if is_strong:
+            self.seen[block, thread, word] = len(stored) - 1
+
+    def look(self, block, thread, word, before, value, oldest):
+        """Whether a strong load may find a value, and the ``oldest`` one if it was asked for.
+
+        -1 is what was there at first.
+        """
+        stored = self.stored.get(word, [])
+        found = next((i for i, (_, other) in enumerate(stored) if other == value), -1)
+        known = [i for i, (event, _) in enumerate(stored) if before >> event & 1]
+        least = max([self.seen.get((block, thread, word), -1), *known])
+        self.seen[block, thread, word] = found
+        return found == least if oldest else found >= least
 
     def acquire(self, block, thread, shown):
         self.past[block, thread] = self.before(block, thread) | shown
@@ -82,9 +102,12 @@ def races(steps):
                 continue
             is_store = what in ("store", "exchange")
             is_strong = what not in ("load", "store")
+            before = oracle.before(block, thread)
             if oracle.access(block, thread, word, is_store, is_strong):
                 found[0] = number
             value = next(values)
+            if is_store:
+                oracle.store(block, thread, word, value, is_strong)
             if what == "load":
                 world.load(block, thread, 1, word)
             elif what == "store":
@@ -102,6 +125,8 @@ def races(steps):
                     acquires=acquires,
                     choose=lambda low, high, choice=choice: min(low + choice, high),
                 )
+                if found[0] < 0:
+                    assert oracle.look(block, thread, word, before, read, oldest=choice == 0)
                 if acquires:
                     oracle.acquire(block, thread, shown.get(read, 0))
         except Wrong:
@@ -114,5 +139,6 @@ def races(steps):
 @settings(max_examples=300)
 @given(STEPS)
 def test_races_are_found_at_once_and_no_others(steps):
+    """And strong loads find what they may, the oldest of it where they are asked for that."""
     by_definition, by_memory = races(steps)
     assert by_definition == by_memory

@@ -36,10 +36,17 @@ class Explored:
     ends: int = 0
 
 
-def explore(runs: AllReduces, *, stops: bool = False, most: int = 100_000) -> Explored:
+def explore(
+    runs: AllReduces,
+    *,
+    stops: bool = False,
+    most: int = 100_000,
+    check_end: Callable[[AllReduces], object] = check,
+) -> Explored:
     """All of a case: Wrong for a state that is not right, TooMany beyond ``most`` states.
 
-    ``stops``: hosts may raise their stop words, at any moment and in any order.
+    ``stops``: hosts may raise their stop words, at any moment and in any order. ``check_end`` looks
+    at each state in which all kernels have ended.
     """
     result = Explored()
     numbers: dict[bytes, int] = {}
@@ -56,7 +63,9 @@ def explore(runs: AllReduces, *, stops: bool = False, most: int = 100_000) -> Ex
             before.append([])
             to_visit.append((numbers[key], machine))
             if machine.has_ended:
-                _check_end(runs, machine)
+                runs.machine = machine
+                runs.memory = machine.memory
+                check_end(runs)
                 ends.append(numbers[key])
         return numbers[key]
 
@@ -70,12 +79,6 @@ def explore(runs: AllReduces, *, stops: bool = False, most: int = 100_000) -> Ex
     result.ends = len(ends)
     _require_no_dead_end(before, ends)
     return result
-
-
-def _check_end(runs: AllReduces, machine: Machine) -> None:
-    runs.machine = machine
-    runs.memory = machine.memory
-    check(runs)
 
 
 def _require_no_dead_end(before: list[list[int]], ends: list[int]) -> None:

@@ -19,6 +19,14 @@ first find random bits. Triton lets all threads of a block load the tail of a sl
 of them store it: these loads and stores race, and nothing is done with what they find. That
 nothing is, random bits show.
 
+Weaker than PTX, so that more is called wrong: any race on plain accesses; a strong write that
+follows a release in its thread shows nothing (8.8), nor does one that an exchange has replaced
+(8.9.2); what a thread has read binds no other thread that comes after it (8.9.5, by observation).
+
+Stronger than PTX: no store becomes visible before an earlier load of its thread is done. In our
+builds each strong store is a release, which PTX orders so (8.8), and a plain one is found behind
+a release alone, or races. What the host stores arrives whole (8.1.1).
+
 Left out, since no build has it: fences, volatile, other proxies (8.6), reductions.
 """
 
