@@ -8,7 +8,7 @@ FRAMEWORKS_PINS := -c constraints.txt -c tests/frameworks/constraints.txt
 # A run of the tests starts hundreds of processes: each would compile all modules again without it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-bits demo-elastic test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-torchft-nightly test-gpu-logic test-hunt test-differential test-docs test-viewer test-lab test-wheel fuzz simulate test-chaos hunt mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
+.PHONY: help demo demo-bits demo-elastic test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-torchft-nightly test-gpu-logic test-hunt hunt-gpu test-differential test-docs test-viewer test-lab test-wheel fuzz simulate test-chaos hunt mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -72,7 +72,7 @@ test-torchft-nightly: $(READY)  ## what meets torchft, with its newest nightly (
 	$(BIN)/pip install -q --no-deps --upgrade --target .torchft-nightly torchft-nightly
 	PYTHONPATH=.torchft-nightly $(BIN)/python -m pytest -n 2 --dist worksteal tests/runtime/torchft
 
-test-gpu-logic: $(READY)  ## kernels in triton's interpreter, and built for GPUs that are not here (some minutes)
+test-gpu-logic: $(READY)  ## kernels in triton's interpreter, and what is built for GPUs in one of ours (some minutes)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m gpu_logic
 
 test-hunt: $(READY)  ## 5,000 random files and programs of each kind on which verify could be wrong (a minute)
@@ -112,6 +112,10 @@ test-chaos: $(READY)  ## replicas that are killed, stopped and come back, at ran
 hunt: $(READY)   ## random MSCCL files, plans and programs on which verify could be wrong (COUNT=200000 of each; an hour)
 	printf 'xml\nplan\nmodel\n' | xargs -P 2 -I KIND \
 	    $(BIN)/python -m tests.hunt --kind KIND --count $(or $(COUNT),200000) --seed $(or $(SEED),1000000)
+
+hunt-gpu: $(READY)  ## the kernel's PTX in our interpreter: 10,000 seeds, all mutants (SEEDS=10000, FIRST=0; under an hour)
+	$(BIN)/python -m tests.runtime.device.ptx --seeds $(or $(SEEDS),10000) --first $(or $(FIRST),0)
+	$(BIN)/python -m tests.runtime.device.ptx --mutants
 
 mutation: $(READY)  ## mutants of verify/core that the tests should kill (an hour; EACH=20 of a module, SEED=1)
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[mutation]'

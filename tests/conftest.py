@@ -19,6 +19,23 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("LATECOMER_COMPILED", "off")
 
 
+COUNTED = "ptx "
+"""Properties of tests whose names begin so are numbers, and are added up in the summary."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the interpreter of the kernel's PTX has run."""
+    totals: dict[str, int] = {}
+    for report in terminalreporter.stats.get("passed", []):
+        for name, value in report.user_properties:
+            if name.startswith(COUNTED):
+                totals[name] = totals.get(name, 0) + int(value)
+    if totals:
+        terminalreporter.section("the kernel's PTX, in our interpreter")
+    for name, total in sorted(totals.items()):
+        terminalreporter.line(f"{name.removeprefix(COUNTED)}: {total:,}")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked ``slow_first`` come first; all others stay as they were."""
     items.sort(key=lambda item: item.get_closest_marker("slow_first") is None)

@@ -25,14 +25,11 @@ from latecomer.runtime.device.simulated import SimulatedDevice
 from latecomer.runtime.device.variants import Launch
 from latecomer.runtime.executor.load import load
 from latecomer.runtime.work import AllReduceWork
-from latecomer.synth import generate, rhd
-from latecomer.synth.cost import Link
-from latecomer.synth.transpose.generate import transpose
-from latecomer.synth.twolevel.machine import Machine
-from latecomer.synth.twolevel.search import two_level
+from latecomer.synth import generate
 from latecomer.verify.device.program import DeviceAction
 from latecomer.verify.errors import ArgumentError, RankFailure, TensorError
-from tests.runtime.schedules import arrivals, by_rounds, direct, ring, straggler, swapping
+from tests.runtime.kinds import kinds
+from tests.runtime.schedules import by_rounds, ring, straggler
 from tests.runtime.spawning import PATIENCE, on_ranks, spawn, values
 
 pytestmark = pytest.mark.gpu_logic  # they start ranks, several times
@@ -68,23 +65,6 @@ def polls_are_patient():
 
         create_atomic_rmw.is_patient = True
         InterpreterBuilder.create_atomic_rmw = create_atomic_rmw
-
-
-def kinds(n):
-    """Schedules of all kinds for n ranks."""
-    yield ring(n)
-    if n == 2:
-        yield swapping()
-    yield generate(n, chunks=n, owners="free")
-    yield direct(n)
-    yield transpose(n, incast=2 if n > 2 else 1)
-    if n in (3, 5, 6, 7):
-        yield rhd(n)
-    if n == 4:
-        yield arrivals(4, {2: 1, 3: 3})
-    if n in (4, 6, 8):
-        machine = Machine(2, n // 2, 1, Link(1e-6, 1e9), Link(1e-5, 1e8))
-        yield two_level(machine, n - 1, 2 * (n // 2 - 1) or 2, 1)
 
 
 def contribution(rank, operation, numel, dtype, exact):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.device.ptx import WIDTHS, build, problems, spills
+from tests.runtime.device.ptx.builds import WIDTHS, build, spills
+from tests.runtime.device.ptx.paths import problems
 
 SOURCE = Path(__file__).parents[3] / "runtime/device/kernel.py"
 BUILDS = [(arch, dtype) for arch in (80, 90, 100) for dtype in WIDTHS]

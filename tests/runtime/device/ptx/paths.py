@@ -1,26 +1,17 @@
 """What a kernel compiled for a GPU must have, read from its PTX: fences, barriers, wide accesses.
 
-The interpreter can't show that a barrier or a fence is missing, nor can x86. So the paths of the
-program are followed: from place to place without passing a barrier of the block (``bar.sync``).
+Triton's interpreter can't show that a barrier or a fence is missing, nor can x86. So the paths of
+the program are followed: from place to place without passing a barrier of the block (``bar.sync``).
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from latecomer.runtime.device.variants import TILE, WARPS
+from tests.runtime.device.ptx.builds import WIDTHS
 
-from latecomer.runtime.device.variants import ALIGNMENT, REGISTERS, TILE, WARPS
-from latecomer.verify.device.program import SETS
-
-WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
-OPTIONS = {"num_warps": WARPS, "maxnreg": REGISTERS}
-BIN = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 LINE = re.compile(r"^\s*(?:@(!?%p\d+)\s+)?([a-z][\w.:]*)\s*(.*?);")
 LABEL = re.compile(r"^(\$L\w+):")
 RELEASE = re.compile(r"(atom|red|st)\..*release")
@@ -28,23 +19,6 @@ ACQUIRE = re.compile(r"(ld|atom)\..*acquire")
 LOAD = re.compile(r"ld\.global\.(v\d\.)?b")
 STORE = re.compile(r"st\.global\.(v\d\.)?b")
 WIDE = re.compile(r"\.v4\.b32|\.v2\.b64")
-
-
-def build(kernel, arch, dtype, average, **options):
-    """The kernel of a module, compiled for a GPU that is not here."""
-    signature = {}
-    for parameter in kernel.params:
-        kind = "constexpr" if parameter.is_constexpr else parameter.annotation_type
-        signature[parameter.name] = kind
-    signature |= {"rows": "*i32", "own": f"*{dtype}", "bases": "*i64", "stop": "*i32"}
-
-    constants = {"SETS": SETS, "AVERAGE": average, "DEVICE_CLOCK": True, "TILE": TILE}
-    pointers = [name for name, kind in signature.items() if kind.startswith("*")]
-    aligned = [["tt.divisibility", ALIGNMENT]]
-    attributes = {(kernel.arg_names.index(name),): aligned for name in pointers}
-    source = ASTSource(kernel, signature, constants, attributes)
-    target = GPUTarget("cuda", arch, 32)
-    return triton.compile(source, target=target, options=OPTIONS | options)
 
 
 @dataclass
@@ -142,17 +116,3 @@ def _problems_of_width(program, width, average):
     # the last elements; the mark of what is no sum; flags that are brought up to date
     if len(narrow) != moves + 1 + (width == 4):
         yield f"{len(narrow)} narrow stores"
-
-
-def spills(cubin, tmp_path):
-    """Bytes of local memory, and accesses to it: what did not fit into registers."""
-    path = tmp_path / "kernel.cubin"
-    path.write_bytes(cubin)
-    usage = _output(BIN / "cuobjdump", "-res-usage", path)
-    instructions = _output(BIN / "nvdisasm", "-c", path)
-    local_bytes = int(re.search(r"LOCAL:(\d+)", usage)[1])
-    return local_bytes + len(re.findall(r"\b(?:STL|LDL)\b", instructions))
-
-
-def _output(*command):
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
