@@ -30,7 +30,7 @@ def main() -> None:
     campaign.set_defaults(run=chaos.run)
 
     for part in (table, campaign):
-        part.add_argument("--silence", type=float, default=0.3, help="seconds; more on a busy machine")
+        part.add_argument("--silence", type=float, default=0.3, help="seconds; more where busy")
 
     options = parser.parse_args()
     options.run(options)
