@@ -27,12 +27,19 @@ def ddp_hook(manager: Any, bucket: GradBucket) -> Future[torch.Tensor]:
     stragglers as well.
 
     Examples:
-        On every replica; :class:`latecomer.torchft.DistributedDataParallel` does the same::
+        On every replica; ``latecomer.torchft.DistributedDataParallel(manager, net)`` does the same:
 
-            model = DistributedDataParallel(
-                net, process_group=ProcessGroupDummy(0, 1), find_unused_parameters=True
-            )
-            model.register_comm_hook(manager, ddp_hook)
+        >>> import torch
+        >>> from torch.nn.parallel import DistributedDataParallel
+        >>> from torchft.process_group import ProcessGroupDummy
+        >>> from latecomer.torchft import ddp_hook
+        >>> manager = None  # in training a torchft.Manager
+        >>> net = torch.nn.Linear(4, 1)
+        >>> alone = ProcessGroupDummy(0, 1)  # since parameters are not compared
+        >>> model = DistributedDataParallel(
+        ...     net, process_group=alone, find_unused_parameters=True
+        ... )
+        >>> model.register_comm_hook(manager, ddp_hook)
     """
     gradients = bucket.buffer()
     if manager.errored():

@@ -59,10 +59,30 @@ class ProcessGroup(ProcessGroupGloo):  # type: ignore[misc]  # (without types)
         ArgumentError: a value that makes no sense, or does not go with another.
 
     Examples:
-        In a training script, with torchft's lighthouse in ``TORCHFT_LIGHTHOUSE``::
+        One replica, and a lighthouse of its own; in training there are several, each a process:
 
-            pg = ProcessGroup(timeout=60, silence=0.5, late={"replica_2"})
-            manager = torchft.Manager(pg=pg, replica_id="replica_0", min_replica_size=2, ...)
+        >>> import torch
+        >>> from torch.distributed import TCPStore
+        >>> from torchft import Manager
+        >>> from torchft.coordination import LighthouseServer
+        >>> from latecomer.torchft import ProcessGroup
+        >>> lighthouse = LighthouseServer(bind="[::]:0", min_replicas=1)
+        >>> store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        >>> pg = ProcessGroup(timeout=60, silence=0.5, late={"replica_2"})
+        >>> manager = Manager(
+        ...     pg=pg, replica_id="replica_0", min_replica_size=1,
+        ...     load_state_dict=None, state_dict=None, rank=0, world_size=1,
+        ...     store_addr="127.0.0.1", store_port=store.port, hostname="127.0.0.1",
+        ...     lighthouse_addr=lighthouse.address(),
+        ... )
+        >>> manager.start_quorum()
+        >>> manager.allreduce(torch.ones(2)).wait()
+        True
+        >>> pg.replicas, pg.paths
+        (('replica_0',), Counter({'latecomer': 1}))
+        >>> manager.shutdown(wait=False)
+        >>> pg.shutdown()
+        >>> lighthouse.shutdown()
     """
 
     def __init__(

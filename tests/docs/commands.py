@@ -21,7 +21,7 @@ from tests.docs.pages import ROOT
 FOREIGN = {
     "cat", "cd", "coqc", "cp", "curl", "cvc5", "diff", "docker", "echo", "export", "git", "grep",
     "head", "kubectl", "ls", "mkdir", "ncclras", "pip", "sbatch", "scp", "sed", "sh", "sleep",
-    "ssh", "tail", "tar", "zstd",
+    "ssh", "tail", "tar", "torchft_lighthouse", "zstd",
 }  # fmt: skip
 STANDARD = {"http.server", "json.tool", "timeit", "venv"}
 """Programs and modules of others, whose options are theirs."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
+import importlib.util
 import inspect
 import os
 import re
@@ -31,7 +32,14 @@ def _modules():
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             name = ".".join(("latecomer", *parts))
-            yield name.removesuffix(".__init__"), path.read_text()
+            if _is_here(name):
+                yield name.removesuffix(".__init__"), path.read_text()
+
+
+def _is_here(name):
+    """Whether what a module imports is there: torchft has wheels for some machines only."""
+    needs_torchft = name.startswith(("latecomer.torchft", "latecomer.runtime.torchft"))
+    return not needs_torchft or importlib.util.find_spec("torchft") is not None
 
 
 def _documented(name, node):
@@ -67,6 +75,7 @@ SHOWN = sorted(
     name
     for page in (ROOT / "docs/reference/api").glob("*.md")
     for name in re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE)
+    if _is_here(name)
 )
 
 

@@ -48,6 +48,14 @@ def configure(group, where, quorum, rank, replicas):
         torchft_groups.reconfigure_with_store(group, address, rank, len(replicas), limit)
 
 
+def announce(group, where, quorum, rank):
+    """What the others wait for before they begin to connect with this one, as of the nightly."""
+    if not hasattr(group, "configure"):
+        limit = timedelta(seconds=PATIENCE_S)
+        store = torchft_groups.create_store_client(f"{where}/quorum/{quorum}", limit)
+        store.set(f"handle/{rank}", group.get_reconfigure_handle())
+
+
 def total(group, tensor, operation=ReduceOp.SUM):
     """Start an all-reduce as a Manager does."""
     options = AllreduceOptions()

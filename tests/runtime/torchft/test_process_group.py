@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch.distributed import ReduceOp
 from torch.distributed.distributed_c10d import AllgatherOptions, BroadcastOptions
 
+from latecomer.runtime.torchft.group import Group
 from latecomer.runtime.torchft.process_group import PATH
 from latecomer.verify.errors import ArgumentError, LatecomerError, RankFailure
 from tests.runtime.torchft.quorums import (
@@ -234,26 +235,26 @@ def _changing(started, count):
         members = REPLICAS[: 1 + number % 3]
         started.quorum(members)
 
-        def reduce(group, rank, number=number):
-            assert total(group, ones()).wait()
-            if number % 7 == 6 and rank == 0:
-                group.error_reported(ValueError("now and then"))
-
-        started.together(members, reduce)
+        sums = started.together(members, lambda group, rank: total(group, ones()).wait())
+        assert all(sums.values())
+        if number % 7 == 6:
+            started.groups[members[0]].error_reported(ValueError("now and then"))
 
 
-def _require_no_more(started, few, many):
+def _require_no_more(started, few, many, limit_s=30.0):
     before_all = resources()
     _changing(started, few)
     started.quorum(REPLICAS)
-    after_few = at_rest()
+    after_few = at_rest(limit_s)
     _changing(started, many)
     started.quorum(REPLICAS)
-    after_many = at_rest()
-    assert all(now <= before for now, before in zip(after_many, after_few, strict=True)), (
+    after_many = at_rest(limit_s)
+    told = (
         f"{before_all} (descriptors, threads, tasks) at first, {after_few} after {few} quorums, "
         f"{after_many} after {many} more"
     )
+    print(told)
+    assert all(now <= before for now, before in zip(after_many, after_few, strict=True)), told
 
 
 @pytest.mark.parametrize("mode", ["auto", "native"])
@@ -263,7 +264,26 @@ def test_nothing_is_left_of_quorums_that_are_over(mode, monkeypatch):
         _require_no_more(started, 10, 15)
 
 
+def test_what_is_left_of_quorums_is_noticed(monkeypatch):
+    """Groups that stay open are found by the same count."""
+    may_close = threading.Event()
+    close = Group._close
+
+    def close_late(group):
+        may_close.wait(PATIENCE_S)
+        close(group)
+
+    monkeypatch.setattr(Group, "_close", close_late)
+    with replicas(3) as started:
+        try:
+            with pytest.raises(AssertionError, match="descriptors"):
+                _require_no_more(started, 3, 3, limit_s=0.5)
+        finally:
+            may_close.set()
+
+
 @pytest.mark.long
-def test_nothing_is_left_of_a_thousand_quorums():
+def test_nothing_is_left_of_a_thousand_quorums(monkeypatch):
+    monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
     with replicas(3, mode="auto") as started:
         _require_no_more(started, 10, 1000)

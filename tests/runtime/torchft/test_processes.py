@@ -13,7 +13,15 @@ from torch.distributed import TCPStore
 from latecomer.runtime.torchft.process_group import ProcessGroup
 from latecomer.verify.errors import RankFailure
 from tests.runtime.spawning import on_ranks
-from tests.runtime.torchft.quorums import PROFILE, configure, failure_of, names, ones, total
+from tests.runtime.torchft.quorums import (
+    PROFILE,
+    announce,
+    configure,
+    failure_of,
+    names,
+    ones,
+    total,
+)
 
 REPLICAS = names(4)
 SIZE = len(REPLICAS)
@@ -111,7 +119,7 @@ def test_one_is_late_for_longer_than_it_may_be_silent(rank, size, store):
 def test_one_dies_as_it_joins(rank, size, store, victim):
     """The others learn so within the time to join, and are none the worse for it."""
     if rank == victim:
-        store.get("where first")
+        announce(ProcessGroup(), store.get("where first").decode(), "first", rank)
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(RankFailure) as failed:
         _joined(store, rank, join_timeout=2.0)
