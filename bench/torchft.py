@@ -78,8 +78,6 @@ class Replica:
         variables = {
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
-            "RUST_LOG": "error",
-            "RES_OPTIONS": "timeout:1 attempts:1",  # torch asks for the name behind each connection
         }
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
@@ -359,6 +357,8 @@ def main() -> None:
     options = parsed()
     options.logs.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("RUST_LOG", "error")
+    # torch asks for the name behind each connection, and not every name server answers
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     try:
         measured = measure(options)
     except Wrong as error:
