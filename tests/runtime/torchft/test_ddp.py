@@ -151,9 +151,11 @@ def test_a_model_is_reduced_bucket_by_bucket(fails):
     for parameter in net.parameters():
         parameter.grad = None
 
-    played = threading.Thread(target=_play, args=(manager, fails))
+    is_over = threading.Event()
+    played = threading.Thread(target=_play, args=(manager, fails, is_over), daemon=True)
     played.start()
     averages = [parameter.grad for parameter in _backward(model)]
+    is_over.set()
     played.join()
     assert len(manager.works) > (0 if fails else 1)
     if fails:
@@ -168,17 +170,18 @@ def _backward(model):
     return list(model.parameters())
 
 
-def _play(manager, fails):
-    """Another replica that brings twice as much to every bucket, or fails in the first one."""
-    done = 0
-    while done < 2 and not manager.errors:
-        while len(manager.works) == done:
-            threading.Event().wait(0.001)
-        tensor, work = manager.works[done]
+def _play(manager, fails, is_over):
+    """Another replica that brings twice as much to every bucket, or fails in each."""
+    played = 0
+    while not is_over.is_set():
+        if len(manager.works) == played:
+            is_over.wait(0.001)
+            continue
+        tensor, work = manager.works[played]
+        played += 1
         if not fails:
             tensor.mul_(3.0)
         work.settle(RankFailure([1], "rank 1: dead") if fails else None)
-        done += 1
 
 
 def test_wait_waits_for_the_future_and_what_is_bound_to_it_may_raise():
