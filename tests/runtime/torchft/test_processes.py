@@ -31,6 +31,11 @@ SILENCE_S = 0.5
 JOIN_S = 60.0
 
 
+def _group(**options):
+    defaults = {"timeout": TIMEOUT_S, "silence": SILENCE_S, "join_timeout": JOIN_S}
+    return ProcessGroup(profile=PROFILE, **(defaults | options))
+
+
 def _joined(store, rank, quorum="first", *, owner=0, replicas=REPLICAS, **options):
     """This rank's process group, in a quorum whose store the replica ``owner`` serves."""
     served = None
@@ -40,8 +45,7 @@ def _joined(store, rank, quorum="first", *, owner=0, replicas=REPLICAS, **option
     where = store.get(f"where {quorum}").decode()
     group = options.pop("group", None)
     if group is None:
-        defaults = {"timeout": TIMEOUT_S, "silence": SILENCE_S, "join_timeout": JOIN_S}
-        group = ProcessGroup(profile=PROFILE, **(defaults | options))
+        group = _group(**options)
     configure(group, where, quorum, replicas.index(REPLICAS[rank]), replicas)
     return group, served
 
@@ -62,10 +66,15 @@ def _survive(store, rank, victim, group, pending):
     tensor = ones()
     assert total(group, tensor).wait()
     assert tensor[0] == len(left)
-    store.set(f"done {rank}", "")
-    store.wait([f"done {other}" for other in range(SIZE) if other != victim])
-    group.shutdown()
+    _leave(store, rank, group, set(range(SIZE)) - {victim})
     del served
+
+
+def _leave(store, rank, group, others):
+    """The process ends when the others are done, too: none may be missed before."""
+    store.set(f"done {rank}", "")
+    store.wait([f"done {other}" for other in others], timedelta(seconds=60))
+    group.shutdown()
 
 
 def _late(store, rank):
@@ -108,30 +117,32 @@ def test_one_is_late_for_longer_than_it_may_be_silent(rank, size, store):
         tensor = ones()
         assert total(group, tensor).wait()
         assert tensor[0] == SIZE
-    store.set(f"done {rank}", "")
-    store.wait([f"done {other}" for other in range(size)])
-    group.shutdown()
+    _leave(store, rank, group, range(SIZE))
     del served
 
 
 @pytest.mark.parametrize("victim", [2])
 @on_ranks(SIZE)
 def test_one_dies_as_it_joins(rank, size, store, victim):
-    """The others learn so within the time to join, and are none the worse for it."""
+    """The others learn so within the time to join, and are none the worse for it.
+
+    That is short, so it begins when all processes have loaded what they need.
+    """
+    joining = _group(join_timeout=2.0)
+    store.set(f"loaded {rank}", "")
+    store.wait([f"loaded {other}" for other in range(size)], timedelta(seconds=60))
     if rank == victim:
-        announce(ProcessGroup(), store.get("where first").decode(), "first", rank)
+        announce(joining, store.get("where first").decode(), "first", rank)
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(RankFailure) as failed:
-        _joined(store, rank, join_timeout=2.0)
+        _joined(store, rank, group=joining)
     assert failed.value.ranks == (victim,)
     left = [name for number, name in enumerate(REPLICAS) if number != victim]
     group, served = _joined(store, rank, "second", replicas=left)
     tensor = ones()
     assert total(group, tensor).wait()
     assert tensor[0] == len(left)
-    store.set(f"done {rank}", "")
-    store.wait([f"done {other}" for other in range(size) if other != victim], timedelta(seconds=60))
-    group.shutdown()
+    _leave(store, rank, group, set(range(SIZE)) - {victim})
     del served
 
 
