@@ -42,6 +42,7 @@ from latecomer.runtime.policy import options as modes
 from latecomer.runtime.policy.alone import GroupOfOne
 from latecomer.runtime.policy.cost_model import Profile
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.engines import ModeEngine, make_engine
 from latecomer.runtime.policy.options import OFF, Chosen, Mode
 from latecomer.runtime.samebits.bits_log import WithBitsLog, log_by_environment
 from latecomer.runtime.samebits.gradients import Gradients
@@ -57,8 +58,7 @@ from latecomer.verify.errors import ArgumentError
 _numbers = itertools.count()  # all ranks count alike: it names the connections
 logger = logging.getLogger("latecomer")
 
-Reducer = AllReduceDispatcher | GroupOfOne
-Engine = Executor | Reducer
+Engine = Executor | ModeEngine
 
 
 class Attachment(WithBitsLog):
@@ -91,7 +91,7 @@ class Attachment(WithBitsLog):
         return self.engine if isinstance(self.engine, Executor) else self.engine.executor
 
     @property
-    def reducer(self) -> Reducer:
+    def reducer(self) -> ModeEngine:
         """What decides, in a mode; with a schedule there is none, which raises ArgumentError."""
         if isinstance(self.engine, Executor):
             raise ArgumentError("reducer", "schedule", "is there in a mode only")
@@ -393,22 +393,17 @@ def _attachment(
 ) -> Attachment:
     """What a schedule or a mode attaches (collective); it must not keep the model alive."""
 
-    def make_reducer(options: modes.Options, profile: Profile | None) -> Reducer:
+    def make_reducer(options: modes.Options, profile: Profile | None) -> ModeEngine:
         store, rank, size = _store_rank_size(process_group)
-        if size == 1:
-            reducer: Reducer = GroupOfOne(
-                store, options=options, device=device, timeout_s=timeout_s
-            )
-        else:
-            reducer = AllReduceDispatcher(
-                store,
-                rank,
-                size,
-                options=options,
-                profile=profile,
-                device=device,
-                timeout_s=timeout_s,
-            )
+        reducer = make_engine(
+            store,
+            rank,
+            size,
+            options=options,
+            device=device,
+            timeout_s=timeout_s,
+            profile=profile,
+        )
         watch_by_environment(reducer.source)
         return reducer
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,11 +95,7 @@ class Fleet:
         self.replicas = replicas
         self._silence_s = silence_s
         self._late_s = late_s
-        self._store = subprocess.Popen(
-            [sys.executable, "-c", SERVES_STORE], stdout=subprocess.PIPE, text=True
-        )
-        assert self._store.stdout is not None
-        self._where = f"127.0.0.1:{int(self._store.stdout.readline())}"
+        self._store, self._where = _served_store()
         self.all: list[Replica] = []  # those that have ended, too
         self.current = {number: self._start(number) for number in range(replicas)}
 
@@ -175,9 +171,8 @@ class Fleet:
         words = ["--store", self._where, "--replica", number, "--replicas", self.replicas]
         words += ["--steps", MANY_STEPS, "--silence", self._silence_s]
         words += ["--late", self._late_s.get(number, 0.0)]
-        command = [sys.executable, str(SCRIPT), *map(str, words)]
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            _command(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         replica = Replica(number, process)
         self.all.append(replica)
@@ -197,16 +192,12 @@ def fleet(replicas: int, *, silence_s: float, late_s: dict[int, float]) -> Itera
 
 def undisturbed(steps: int) -> dict[int, str]:
     """By step, the hash of the parameters in a training on one replica."""
-    words = ["--store", "127.0.0.1:0", "--replica", 0, "--replicas", 1]
-    store = subprocess.Popen(
-        [sys.executable, "-c", SERVES_STORE], stdout=subprocess.PIPE, text=True
-    )
-    assert store.stdout is not None
-    words[1] = f"127.0.0.1:{int(store.stdout.readline())}"
+    store, where = _served_store()
+    words = ["--store", where, "--replica", 0, "--replicas", 1]
     words += ["--steps", steps, "--compute", 0.0]
     try:
         done = subprocess.run(
-            [sys.executable, str(SCRIPT), *map(str, words)],
+            _command(words),
             stdout=subprocess.PIPE,
             text=True,
             timeout=600.0,
@@ -217,3 +208,18 @@ def undisturbed(steps: int) -> dict[int, str]:
         store.wait()
     told = [json.loads(line) for line in done.stdout.splitlines()]
     return {each["step"]: each["hash"] for each in told if "step" in each}
+
+
+def _served_store() -> tuple[subprocess.Popen[str], str]:
+    """A process that serves a store, and where that is."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVES_STORE], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    port = int(process.stdout.readline())
+    return process, f"127.0.0.1:{port}"
+
+
+def _command(words: Iterable[object]) -> list[str]:
+    """The script with these options."""
+    return [sys.executable, str(SCRIPT), *map(str, words)]

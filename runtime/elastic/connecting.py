@@ -14,16 +14,14 @@ from latecomer.runtime.elastic.presence import is_gone
 from latecomer.runtime.elastic.view import View
 from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
-from latecomer.runtime.policy.alone import GroupOfOne
 from latecomer.runtime.policy.cost_model import Profile
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.engines import ModeEngine, make_engine
 from latecomer.runtime.policy.options import Options
 from latecomer.runtime.torch_versions import Store
 from latecomer.verify.errors import RankFailure
 
 GLANCE_S = 0.05  # between two looks whether a member that has not come has died
-
-Engine = AllReduceDispatcher | GroupOfOne
 
 logger = logging.getLogger("latecomer")
 
@@ -31,7 +29,7 @@ logger = logging.getLogger("latecomer")
 class Connected(NamedTuple):
     """What a view has that can begin."""
 
-    engine: Engine
+    engine: ModeEngine
     exchange: StoreExchange
 
     def give_up(self, reason: str) -> None:
@@ -108,25 +106,21 @@ class Connector:
                 text = f"rank(s) {names}: did not join within {self.join_timeout_s:g} s"
                 raise RankFailure(absent, text)
 
-    def _make(self, view: View, store: Store) -> Engine:
+    def _make(self, view: View, store: Store) -> ModeEngine:
         """What runs the operations of a view (collective)."""
         store = host.prefixed("engine", store)
         rank = view.rank_of(self.replica)
-        if view.size == 1:
-            return GroupOfOne(
-                store, options=self.options, device=self.device, timeout_s=self.timeout_s
-            )
-        profile = None if self.profile is None else self.profile.for_some(view.size)
-        engine = AllReduceDispatcher(
+        engine = make_engine(
             store,
             rank,
             view.size,
             options=self.options,
-            profile=profile,
             device=self.device,
             timeout_s=self.timeout_s,
             silence_s=self.silence_s,
             join_timeout_s=self.join_timeout_s,
+            profile=None if self.profile is None else self.profile.for_some(view.size),
         )
-        self.profile = engine.profile
+        if isinstance(engine, AllReduceDispatcher):
+            self.profile = engine.profile
         return engine

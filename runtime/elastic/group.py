@@ -20,7 +20,7 @@ from datetime import timedelta
 import msgspec
 import torch
 
-from latecomer.runtime.elastic.connecting import Connected, Connector, Engine
+from latecomer.runtime.elastic.connecting import Connected, Connector
 from latecomer.runtime.elastic.meeting import Meeting
 from latecomer.runtime.elastic.presence import Presence
 from latecomer.runtime.elastic.succession import NoOutcome, Succession, left_behind
@@ -29,6 +29,7 @@ from latecomer.runtime.host import host
 from latecomer.runtime.network.addresses import own_address
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.engines import ModeEngine
 from latecomer.runtime.policy.options import Options
 from latecomer.runtime.torch_versions import Store
 from latecomer.verify.errors import LatecomerError, RankFailure
@@ -72,7 +73,7 @@ class Group:
         silence_s: float,
         join_timeout_s: float,
         standing: Callable[[int], Standing],
-        begins: Callable[[View, Engine, StoreExchange], None],
+        begins: Callable[[View, ModeEngine, StoreExchange], None],
     ) -> None:
         self.replica = replica
         self._microbatches = microbatches
@@ -90,7 +91,7 @@ class Group:
         )
         self._changed = host.Condition()  # guards what follows
         self._view: View | None = None  # in force, or None while there is none
-        self._engine: Engine | None = None
+        self._engine: ModeEngine | None = None
         self._failure: LatecomerError | None = None  # why this replica does not go on
         self._is_closed = False
         self._applicants: tuple[Member, ...] = ()
@@ -104,13 +105,12 @@ class Group:
 
     def join(self) -> View:
         """Take part from the first view, or apply to the group that there is (blocks)."""
-        last = self._meeting.last_view()
-        if last is None:
-            first = self._meeting.first_view(self._presence.where, self._microbatches)
-            store = host.prefixed("views/0", self._meeting_store)
-            self._put_in_force(first, self._connector.connect(first, store))
-            return first
-        return self.apply()
+        if self._meeting.has_begun:
+            return self.apply()
+        first = self._meeting.first_view(self._presence.where, self._microbatches)
+        store = host.prefixed("views/0", self._meeting_store)
+        self._put_in_force(first, self._connector.connect(first, store))
+        return first
 
     def apply(self) -> View:
         """Ask the group to take this replica in, and go on in the view that does (blocks).
@@ -122,8 +122,7 @@ class Group:
         for attempt in range(1, APPLICATIONS + 1):
             view = self._meeting.apply(self._presence.where)
             try:
-                connected = self._connector.connect(view, self._connector.open(view))
-                self._put_in_force(view, connected)
+                self._put_in_force(view, self._connect(view))
             except RankFailure as failure:
                 if attempt == APPLICATIONS:
                     raise
@@ -189,7 +188,7 @@ class Group:
         ).start()
 
     def _go_over(
-        self, view: View, engine: Engine, standing: Standing, suspects: Collection[int]
+        self, view: View, engine: ModeEngine, standing: Standing, suspects: Collection[int]
     ) -> None:
         """From a view to the next one that starts."""
         try:

@@ -25,7 +25,6 @@ from typing import Any, Protocol
 
 import torch
 
-from latecomer.runtime.elastic.connecting import Engine
 from latecomer.runtime.elastic.gradients import buckets_of
 from latecomer.runtime.elastic.group import Group
 from latecomer.runtime.elastic.state import give, pack, receive, unpack
@@ -34,6 +33,7 @@ from latecomer.runtime.elastic.sums import Exponents, FloatSums, SameBitsSums, S
 from latecomer.runtime.elastic.view import Standing, View
 from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.policy.engines import ModeEngine
 from latecomer.runtime.policy.options import Mode, Options
 from latecomer.runtime.samebits.option import Bits, require_contributions
 from latecomer.runtime.torch_versions import Store
@@ -273,7 +273,7 @@ class Job:
             self._ended = max(self._ended, number)
             return Standing(done=self._done, has_state=self._has_state, grows=False)
 
-    def _begins(self, view: View, engine: Engine, exchange: StoreExchange) -> None:
+    def _begins(self, view: View, engine: ModeEngine, exchange: StoreExchange) -> None:
         """A view begins: who is behind in it gets what it lacks."""
         with self._lock:
             before = self._running

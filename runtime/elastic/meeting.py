@@ -1,8 +1,9 @@
 """Where replicas find their group: a store that outlives them, used at the start and to come back.
 
-Under ``view`` is the last view, written by its rank 0. A replica that finds one applies, with a
-number that tells its process from those before it; the group answers with the view that takes it
-in. Without the store a group goes on as it is, and can't grow.
+Under ``view`` is the last view, written by its rank 0. A replica that finds one, or that another
+process has come in its place before, applies, with a number that tells its process from those; the
+group answers with the view that takes it in. Without the store a group goes on as it is, and
+can't grow.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ class Meeting:
         """The view that was in force the last time that somebody said so; None before the first."""
         found = self._group.peek({0: "view"})
         return VIEW.decode(found[0]) if found else None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether another process has come as this replica before, or a view was in force."""
+        found = self._group.peek({0: "view", 1: f"presence/{self._replica}"})
+        return bool(found)
 
     def first_view(self, presence: str, microbatches: int) -> View:
         """The view of all replicas, which meet here (collective)."""
@@ -61,7 +68,7 @@ class Meeting:
         if not answer:
             text = (
                 f"the group has not taken replica {self._replica} in within the time to join: it "
-                "may have finished, or be gone"
+                "may have finished, or be gone; a job that begins anew needs an empty store"
             )
             raise RankFailure([], text)
         return VIEW.decode(answer[0])

@@ -26,7 +26,7 @@ from latecomer.runtime.elastic.agreement import (
     Decided,
     MustChoose,
 )
-from latecomer.runtime.elastic.connecting import Connected, Engine
+from latecomer.runtime.elastic.connecting import Connected
 from latecomer.runtime.elastic.presence import is_gone
 from latecomer.runtime.elastic.view import (
     STANDING,
@@ -41,6 +41,7 @@ from latecomer.runtime.host import Empty, Queue, host
 from latecomer.runtime.network.protocol import ProtocolRunner
 from latecomer.runtime.policy.alone import GroupOfOne
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.engines import ModeEngine
 from latecomer.verify.errors import LatecomerError, RankFailure
 
 PROBE_S = 0.05  # between two times that hosts are asked whether a silent rank's process exists
@@ -61,7 +62,7 @@ class _Ending:
     """A view that ends, and the attempt to agree on what comes next."""
 
     view: View
-    engine: Engine
+    engine: ModeEngine
     attempt: int  # from 0 on; another one where the next view does not start
     electorate: frozenset[int]  # ranks that have a say
     suspects: frozenset[int]  # ranks that were lost
@@ -97,7 +98,7 @@ class Succession:
         self._begin = begin
 
     def run(
-        self, view: View, engine: Engine, standing: Standing, suspects: Collection[int]
+        self, view: View, engine: ModeEngine, standing: Standing, suspects: Collection[int]
     ) -> None:
         """Go from a view to the next one (blocks).
 
@@ -202,13 +203,13 @@ class Succession:
             if isinstance(event, MustChoose):
                 agreeing.choose(event, choose(event.reports))
             elif host.monotonic() > give_up_s:
-                raise self._no_outcome(agreeing.silent)
+                raise self._no_outcome(agreeing.silent, limit_s)
             else:
                 for rank in agreeing.present:
                     if is_gone(view.members[rank].presence, PROBE_S):
                         agreeing.prove_gone(rank)
 
-    def _no_outcome(self, silent: list[int]) -> NoOutcome:
+    def _no_outcome(self, silent: list[int], limit_s: float) -> NoOutcome:
         names = ", ".join(map(str, silent))
         if silent:
             text = (
@@ -218,7 +219,7 @@ class Succession:
         else:
             text = (
                 f"replica {self._replica}: the others have not agreed with it on how to go on "
-                f"within {self._join_timeout_s:g} s; they may have given up"
+                f"within {limit_s:g} s; they may have given up"
             )
         return NoOutcome(silent, text)
 

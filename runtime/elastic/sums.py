@@ -7,12 +7,12 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from latecomer.runtime.elastic.connecting import Engine
 from latecomer.runtime.elastic.gradients import Bucket
 from latecomer.runtime.health.native_work import reason
 from latecomer.runtime.health.watchdog import Watchdog
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.engines import ModeEngine
 from latecomer.runtime.samebits.contributions import Contributions, TensorExponents
 from latecomer.runtime.samebits.repetition import NativeRepetition, Repetition, RepetitionAlone
 from latecomer.runtime.samebits.summing import SameBits
@@ -38,7 +38,7 @@ class Sums(Protocol):
 class FloatSums:
     """As DDP sums: each contribution is divided first."""
 
-    def __init__(self, engine: Engine, contributions: int) -> None:
+    def __init__(self, engine: ModeEngine, contributions: int) -> None:
         self._engine = engine
         self._contributions = contributions
 
@@ -109,7 +109,7 @@ class SameBitsSums:
     """
 
     def __init__(
-        self, engine: Engine, group: StoreExchange, exponents: Exponents, device: torch.device
+        self, engine: ModeEngine, group: StoreExchange, exponents: Exponents, device: torch.device
     ) -> None:
         self._engine = engine
         self._exponents = exponents

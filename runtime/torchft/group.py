@@ -24,6 +24,7 @@ from latecomer.runtime.host import Thread, host
 from latecomer.runtime.policy.alone import GroupOfOne
 from latecomer.runtime.policy.candidates import make_ahead
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.engines import ModeEngine, make_engine
 from latecomer.runtime.torch_versions import Store
 from latecomer.runtime.torchft.future_work import FutureWork
 from latecomer.runtime.torchft.known import (
@@ -42,8 +43,6 @@ AHEAD_S = 1.0  # a group has been at work so long before the next one is prepare
 LINGER_S = 0.5
 """How long a closed group refers to the one over Gloo. Whoever lets go of that last waits 20 ms for
 its threads, and torchft does so at the end of the call in which the next group is configured."""
-
-Engine = AllReduceDispatcher | GroupOfOne
 
 logger = logging.getLogger("latecomer")
 
@@ -87,29 +86,27 @@ class Group:
             self._ahead = host.Thread(target=self._prepare, name="latecomer-ahead", daemon=True)
             self._ahead.start()
 
-    def _connect(self, store: Store) -> Engine:
+    def _connect(self, store: Store) -> ModeEngine:
         """What runs the all-reduces (collective)."""
         settings = self._settings
         size = len(self.replicas)
-        if size == 1:
-            return GroupOfOne(
-                store, options=self._options, device=CPU, timeout_s=settings.timeout_s
-            )
         profile = self._known.profile
-        dispatcher = AllReduceDispatcher(
+        engine = make_engine(
             store,
             self.rank,
             size,
             options=self._options,
+            device=CPU,
+            timeout_s=settings.timeout_s,
             profile=None if profile is None else profile.for_some(size),
             arrivals=arrivals_of(self._known, self.replicas),
-            timeout_s=settings.timeout_s,
             silence_s=settings.silence_s,
             join_timeout_s=settings.join_timeout_s,
             native_waits=self.waits,
         )
-        self.waits.detector = dispatcher
-        return dispatcher
+        if isinstance(engine, AllReduceDispatcher):
+            self.waits.detector = engine
+        return engine
 
     @property
     def known(self) -> Known:

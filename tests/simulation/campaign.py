@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from tests.simulation import execution, plan, shrink
 from tests.simulation.elastic import execution as elastic_execution
 from tests.simulation.elastic import plan as elastic_plan
+from tests.simulation.executed import Executed
 from tests.simulation.plan import KINDS, Kind
 
 MOST_TRIES = 200
@@ -18,43 +19,12 @@ MOST_TRIES = 200
 ELASTIC = "elastic"
 
 
-class AnyPlan(Protocol):
-    """Everything about one execution."""
-
-    @property
-    def seed(self) -> int:
-        """It is drawn from this."""
-
-    def as_json(self) -> str:
-        """In one line."""
-
-
-class AnyExecution(Protocol):
-    """What became of a plan."""
-
-    trace: str
-    steps: int
-    elapsed_s: float
-    problems: list[str]
-
-    @property
-    def plan(self) -> Any:
-        """Of which it is one."""
-
-    @property
-    def summary(self) -> str:
-        """In a line."""
-
-    def describe(self) -> str:
-        """What each rank was told, a line each."""
-
-
 @dataclass(frozen=True)
 class Campaign:
     """What a swarm needs to know; it travels to other processes."""
 
     draw: Callable[[int], Any]
-    execute: Callable[[Any], AnyExecution]
+    execute: Callable[[Any], Executed]
     smaller: Callable[[Any], Iterator[Any]]
     read: Callable[[str], Any]
 

@@ -43,6 +43,7 @@ from latecomer.synth import candidates as synth_candidates
 from latecomer.verify.errors import LatecomerError, RankFailure
 from tests.runtime.simulated import known_to_torch
 from tests.simulation import optireduce
+from tests.simulation.executed import Executed
 from tests.simulation.invariants import Watched
 from tests.simulation.optireduce import Lossy
 from tests.simulation.pipelines import Steps
@@ -73,21 +74,11 @@ class Told:
 
 
 @dataclass
-class Execution:
+class Execution(Executed):
     """What became of a plan."""
 
     plan: Plan
-    trace: str = ""
-    steps: int = 0
-    elapsed_s: float = 0.0
-    problems: list[str] = field(default_factory=list)
     told: dict[int, Told] = field(default_factory=dict)
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
-
-    @property
-    def summary(self) -> str:
-        """In a line."""
-        return "; ".join(self.problems) or "all holds"
 
     def describe(self) -> str:
         """What each rank was told, a line each."""
@@ -135,9 +126,7 @@ def execute(plan: Plan) -> Execution:
         execution.problems.append(f"{type(error).__name__}: {error}")
 
     execution.outcomes = outcomes
-    execution.trace = job.world.trace
-    execution.steps = job.world.steps
-    execution.elapsed_s = job.elapsed_s()
+    execution.take_measures(job)
     watched.look_at_tensors()
     execution.problems += watched.problems
     execution.problems += _problems(plan, job, outcomes, told)

@@ -21,6 +21,7 @@ from latecomer.runtime.elastic.agreement import (
     Decided,
     MustChoose,
     Outcome,
+    Promise,
     Report,
 )
 
@@ -351,3 +352,16 @@ def test_messages_after_the_outcome_are_answered_with_it():
     decided = group.ranks[0]
     decided.receive_message(Report(b""), 2, 5.0)
     assert decided.messages_to_send(5.0) == [(2, Outcome(group.outcomes[0]))]
+
+
+def test_a_lost_report_leaves_nobody_out():
+    """Who has promised has reported, too."""
+    promising = Agreement(1, range(3), b"one", settle_s=1.0, now_s=0.0)
+    asking = Agreement(0, range(3), b"zero", settle_s=0.0, now_s=0.0)
+    asking.handle_timer(1.0)
+    for peer, message in asking.messages_to_send(1.0):
+        if peer == 1:
+            promising.receive_message(message, 0, 1.0)
+    promises = [each for _, each in promising.messages_to_send(1.0) if isinstance(each, Promise)]
+    assert promises
+    assert promises[0].content == b"one"

@@ -37,6 +37,7 @@ from latecomer.runtime.simulation.world import SimulationError
 from latecomer.verify.errors import RankFailure
 from tests.runtime.simulated import known_to_torch
 from tests.simulation.elastic.plan import CutOff, Die, Fault, LoseStore, Place, Plan, Raise, Stop
+from tests.simulation.executed import Executed
 from tests.simulation.execution import made_once
 
 NEVER_S = 1e6
@@ -80,23 +81,13 @@ class Told:
 
 
 @dataclass
-class Execution:
+class Execution(Executed):
     """What became of a plan."""
 
     plan: Plan
-    trace: str = ""
-    steps: int = 0
-    elapsed_s: float = 0.0
-    problems: list[str] = field(default_factory=list)
     told: dict[int, Told] = field(default_factory=dict)
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
     fired: list[tuple[float, Fault]] = field(default_factory=list)  # when, in the world's time
     killed_s: dict[int, float] = field(default_factory=dict)  # by process
-
-    @property
-    def summary(self) -> str:
-        """In a line."""
-        return "; ".join(self.problems) or "all holds"
 
     def describe(self) -> str:
         """What each process went through, a line each; then the faults."""
@@ -135,9 +126,7 @@ def execute(plan: Plan) -> Execution:
     except SimulationError as error:
         execution.problems.append(f"{type(error).__name__}: {error}")
 
-    execution.trace = hosts.world.trace
-    execution.steps = hosts.world.steps
-    execution.elapsed_s = hosts.elapsed_s()
+    execution.take_measures(hosts)
     execution.killed_s = dict(hosts.killed_s)
     for task in hosts.world.tasks:
         if task.error is not None and task.name != "main" and task.rank not in hosts.killed_s:
@@ -247,9 +236,8 @@ class _Befalling:
         plan = self._plan
         replica = plan.replica_of(process)
         before = [each for each in range(process) if plan.replica_of(each) == replica]
-        others = set(range(process)) - {process}
         while not all(each in self._hosts.killed_s for each in before):
-            if all(self._is_out(each) for each in others):
+            if all(self._is_out(each) for each in range(process)):
                 return False
             host.sleep(LOOK_S)
         host.sleep(plan.returns[process - plan.replicas].after_s)
@@ -444,10 +432,13 @@ def _may_end(execution: Execution, process: int, failure: RankFailure) -> bool:
 def _lacks_quorum(execution: Execution) -> bool:
     """Whether half of a group has died or was silent: the rest can't tell that from a cut.
 
-    Who was silent for a while and is left behind takes no part in what the others agree on.
+    Who was silent for a while and is left behind takes no part in what the others agree on. All
+    replicas at the start are in the first view, even one that has died as it connected.
     """
     lost = {process for process in execution.told if _was_still(execution, process)}
-    were_in = {process for process, told in execution.told.items() if told.was_in}
+    at_start = range(execution.plan.replicas)
+    came_back = {process for process, told in execution.told.items() if told.was_in}
+    were_in = {*at_start, *came_back}
     remaining = were_in - lost - set(execution.killed_s)
     return 2 * len(remaining) <= len(were_in)
 

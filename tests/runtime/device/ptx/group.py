@@ -331,13 +331,8 @@ class Group:
     ) -> None:
         """A load, from one address: our builds have one word there."""
         del number
-        assert width == 4
-        assert isinstance(base, int)
-        at = base + offset
         threads = self.threads[active]
-        thread = int(threads[0]) if len(threads) == 1 else MANY
-        self.block.shared.access(thread, at, width, is_store=False)
-        value = int(self.block.shared.bytes[at : at + width].view(np.uint32)[0])
+        value = int(self._shared_word(threads, base, offset, width, is_store=False)[0])
         for place in places:
             if active is ALL:
                 self.registers[place] = value
@@ -355,15 +350,21 @@ class Group:
     ) -> None:
         """A store to one address."""
         del number
-        assert width == 4
-        assert isinstance(base, int)
-        at = base + offset
-        threads = self.threads[active]
-        thread = int(threads[0]) if len(threads) == 1 else MANY
-        self.block.shared.access(thread, at, width, is_store=True)
+        shared_word = self._shared_word(self.threads[active], base, offset, width, is_store=True)
         for place in places:
             value = self.registers[place]
             if value is None:
                 raise Wrong("a store of a register that was never set")
             word = value[active][0] if isinstance(value, np.ndarray) else value
-            self.block.shared.bytes[at : at + width].view(np.uint32)[0] = word
+            shared_word[0] = word
+
+    def _shared_word(
+        self, threads: np.ndarray, base: Value | None, offset: int, width: int, *, is_store: bool
+    ) -> np.ndarray:
+        """The word that these threads access, as a view of one element."""
+        assert width == 4
+        assert isinstance(base, int)
+        at = base + offset
+        thread = int(threads[0]) if len(threads) == 1 else MANY
+        self.block.shared.access(thread, at, width, is_store=is_store)
+        return self.block.shared.bytes[at : at + width].view(np.uint32)
