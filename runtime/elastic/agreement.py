@@ -206,6 +206,8 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
         self._gone.add(rank)
         self._reports.pop(rank, None)
         self._unknowing.discard(rank)
+        if self._promised.owner == rank:
+            self._begin_after_s = self._began_s  # its ballot comes to nothing, or has come to all
         self._go_on(now_s)
 
     def choose(self, ballot: Ballot, outcome: bytes, now_s: float) -> None:

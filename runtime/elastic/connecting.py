@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
+import msgspec
 import torch
 
 from latecomer.runtime.elastic.presence import is_gone
 from latecomer.runtime.elastic.view import View
 from latecomer.runtime.host import host
-from latecomer.runtime.network.store_exchange import StoreExchange
-from latecomer.runtime.policy.cost_model import Profile
+from latecomer.runtime.network.store_exchange import IsGone, StoreExchange
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.engines import ModeEngine, make_engine
+from latecomer.runtime.policy.known import (
+    Known,
+    adopted,
+    arrivals_of,
+    exchange_known,
+    having_seen,
+)
 from latecomer.runtime.policy.options import Options
 from latecomer.runtime.torch_versions import Store
 from latecomer.verify.errors import RankFailure
 
-GLANCE_S = 0.05  # between two looks whether a member that has not come has died
+GLANCE_S = 0.05  # how long a member's host may take to say whether its process has ended
 
 logger = logging.getLogger("latecomer")
 
@@ -57,8 +63,10 @@ class Connector:
     timeout_s: float
     silence_s: float
     join_timeout_s: float
-    profile: Profile | None = None
-    """What the network is like, once a view has measured it."""
+
+    def __post_init__(self) -> None:
+        self.known = Known(str(self.replica))  # of the links, and of who comes late
+        self._last: tuple[AllReduceDispatcher, tuple[str, ...]] | None = None  # with its replicas
 
     def open(self, view: View) -> Store:
         """The store where a view's members meet; RankFailure: it is gone."""
@@ -73,9 +81,14 @@ class Connector:
         """Make a view's engine, with all its members; RankFailure: it does not start."""
         began_s = host.monotonic()
         rank = view.rank_of(self.replica)
-        exchange = StoreExchange(store, rank, view.size, self.join_timeout_s)
-        self._meet(view, exchange)
-        engine = self._make(view, store)
+
+        def is_member_gone(member: int) -> bool:
+            return is_gone(view.members[member].presence, GLANCE_S)
+
+        exchange = StoreExchange(store, rank, view.size, self.join_timeout_s, is_member_gone)
+        self._learn_from_last()
+        self.known = self._meet(exchange)
+        engine = self._make(view, store, is_member_gone)
         connected_s = host.monotonic()
         logger.info(
             "replica %d is rank %d of %d in view %d: replicas %s (connected in %.3f s)",
@@ -88,28 +101,27 @@ class Connector:
         )
         return Connected(engine, exchange)
 
-    def _meet(self, view: View, exchange: StoreExchange) -> None:
-        """Wait until all members are there; RankFailure as soon as one is proved gone.
+    def _learn_from_last(self) -> None:
+        """Who came late in the last view, by replica, since ranks shift with each view."""
+        if self._last is not None:
+            engine, replicas = self._last
+            self._last = None
+            self.known = having_seen(self.known, replicas, engine.arrivals(), unclear=set())
 
-        Connecting would wait for it for the whole time to join.
+    def _meet(self, exchange: StoreExchange) -> Known:
+        """Wait until all members are there; what all of them know together.
+
+        Before an engine is made: Gloo would wait for one that is proved gone for the whole time to
+        join. Here it is a RankFailure as soon as one is.
         """
-        exchange.send(f"here/{exchange.rank}")
-        keys = {rank: f"here/{rank}" for rank in range(view.size)}
-        give_up_s = host.monotonic() + self.join_timeout_s
-        glance = dataclasses.replace(exchange, timeout_s=GLANCE_S)
-        while absent := sorted(keys.keys() - glance.receive(keys).keys()):
-            gone = [rank for rank in absent if is_gone(view.members[rank].presence, GLANCE_S)]
-            names = ", ".join(map(str, gone or absent))
-            if gone:
-                raise RankFailure(gone, f"rank(s) {names} died before view {view.number} began")
-            if host.monotonic() > give_up_s:
-                text = f"rank(s) {names}: did not join within {self.join_timeout_s:g} s"
-                raise RankFailure(absent, text)
+        return adopted(exchange_known(exchange, self.known), exchange.rank)
 
-    def _make(self, view: View, store: Store) -> ModeEngine:
+    def _make(self, view: View, store: Store, is_member_gone: IsGone) -> ModeEngine:
         """What runs the operations of a view (collective)."""
         store = host.prefixed("engine", store)
         rank = view.rank_of(self.replica)
+        replicas = tuple(map(str, view.replicas))
+        profile = self.known.profile
         engine = make_engine(
             store,
             rank,
@@ -119,8 +131,11 @@ class Connector:
             timeout_s=self.timeout_s,
             silence_s=self.silence_s,
             join_timeout_s=self.join_timeout_s,
-            profile=None if self.profile is None else self.profile.for_some(view.size),
+            is_gone=is_member_gone,
+            profile=None if profile is None else profile.for_some(view.size),
+            arrivals=arrivals_of(self.known, replicas),
         )
         if isinstance(engine, AllReduceDispatcher):
-            self.profile = engine.profile
+            self.known = msgspec.structs.replace(self.known, profile=engine.profile)
+            self._last = engine, replicas
         return engine

@@ -12,7 +12,6 @@ minute, holds nobody up.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Collection
 from datetime import timedelta
@@ -23,7 +22,7 @@ import torch
 from latecomer.runtime.elastic.connecting import Connected, Connector
 from latecomer.runtime.elastic.meeting import Meeting
 from latecomer.runtime.elastic.presence import Presence
-from latecomer.runtime.elastic.succession import NoOutcome, Succession, left_behind
+from latecomer.runtime.elastic.succession import Succession
 from latecomer.runtime.elastic.view import Member, Standing, View, next_view
 from latecomer.runtime.host import host
 from latecomer.runtime.network.addresses import own_address
@@ -85,6 +84,7 @@ class Group:
             replica,
             silence_s=silence_s,
             join_timeout_s=join_timeout_s,
+            is_past=self._is_past,
             choose=self._choose,
             connect=self._connect,
             begin=self._put_in_force,
@@ -127,9 +127,15 @@ class Group:
                 if attempt == APPLICATIONS:
                     raise
                 logger.warning("view %d does not start: %s", view.number, failure)
+                self._renew_presence()
             else:
                 break
         return view
+
+    def _renew_presence(self) -> None:
+        """Whoever still waits for this replica, in a view that it has given up, shall not."""
+        self._presence.close()
+        self._presence = Presence(self.address)
 
     @property
     def wants_to_grow(self) -> bool:
@@ -153,6 +159,17 @@ class Group:
     def grow(self, number: int) -> None:
         """End this view, on all its members after the same step, to take in who waits."""
         self._end(number, suspects=(), grows=True)
+
+    def abort(self, reason: str) -> None:
+        """End what is under way, here and on all members; they learn that it is this one's doing.
+
+        To be closed afterwards.
+        """
+        with self._changed:
+            self._is_closed = True
+            engine = self._engine
+        if isinstance(engine, AllReduceDispatcher):
+            engine.abort(reason)
 
     def close(self) -> None:
         """Leave for good."""
@@ -193,8 +210,6 @@ class Group:
         """From a view to the next one that starts."""
         try:
             self._succession.run(view, engine, standing, suspects)
-        except NoOutcome as failure:
-            self._give_up(self._perhaps_left_behind(view, failure))
         except LatecomerError as error:
             self._give_up(error)
         except Exception as error:
@@ -203,13 +218,13 @@ class Group:
         finally:
             engine.close(at_once=True)
 
-    def _perhaps_left_behind(self, view: View, failure: NoOutcome) -> RankFailure:
-        """What there is to say where there is no outcome for this replica."""
-        with contextlib.suppress(RankFailure):  # of the store
+    def _is_past(self, view: View) -> bool:
+        """Whether a later view is in force, as far as the store can tell."""
+        try:
             last = self._meeting.last_view()
-            if last is not None and last.number > view.number:
-                return left_behind(view, self.replica)
-        return failure
+        except RankFailure:
+            return False
+        return last is not None and last.number > view.number
 
     def _connect(self, view: View) -> Connected:
         """Connect to the members of a view, to which newcomers are welcome."""
@@ -217,11 +232,11 @@ class Group:
             self._meeting.welcome(view)
         return self._connector.connect(view, self._connector.open(view))
 
-    def _choose(self, view: View, standings: dict[int, Standing]) -> View:
+    def _choose(self, view: View, number: int, standings: dict[int, Standing]) -> View:
         """The next view, as this rank would have it; it serves the store for it."""
         store, where = host.serve_store(self.address, timedelta(seconds=self._join_timeout_s))
         self._store = store
-        return next_view(view, standings, self._applicants, where)
+        return next_view(view, standings, self._applicants, where, number=number)
 
     def _put_in_force(self, view: View, connected: Connected) -> None:
         """Let a view begin here."""
@@ -237,6 +252,7 @@ class Group:
             if not is_closed:
                 self._view = view
                 self._engine = engine
+                self._applicants = ()  # those of the view before are in this one, or apply anew
                 self._changed.notify_all()
         if is_closed:  # meanwhile, by the main thread
             engine.close(at_once=True)
@@ -258,9 +274,13 @@ class Group:
         try:
             self._meeting.tell(view)
             while self._is_in_force(view):
-                self._applicants = self._meeting.applicants(view)
+                found = self._meeting.applicants(view)
+                with self._changed:
+                    if self._view is view:
+                        self._applicants = found
                 host.sleep(LOOK_S)
         except RankFailure as failure:  # of the store alone: the view goes on
+            self._applicants = ()  # none of them could be welcomed
             logger.warning("replica %d: the group can't grow any more: %s", self.replica, failure)
 
     def _is_in_force(self, view: View) -> bool:

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 import torch
 
+from latecomer.runtime.at_exit import close_at_exit, has_closed
 from latecomer.runtime.elastic.gradients import buckets_of
 from latecomer.runtime.elastic.group import Group
 from latecomer.runtime.elastic.state import give, pack, receive, unpack
@@ -135,6 +136,7 @@ class Job:
         self._running: tuple[View, Sums] | None = None
 
         self._next = 0  # the step that comes next in :meth:`steps`
+        self._unfinished = ""  # the step that has come, in words
         found = _opened(store, join_timeout_s)
         self._group = Group(
             found,
@@ -166,14 +168,23 @@ class Job:
         """Steps until ``count`` are done, from the one at which the job is."""
         while self._next < count:
             step = Step(self, self._next)
+            self._unfinished = f"step {step.number}"
             yield step
             if self._done <= step.number:
                 requirement = "must be iterated over to its end: the others wait for it"
                 raise ArgumentError("step", step.number, requirement)
+            self._unfinished = ""
             self._next = step.number + 1
 
-    def close(self) -> None:
-        """Leave, for good."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Leave, for good; in the midst of a step the others learn it, and do it without this one.
+
+        ``at_once`` makes no difference: nothing is waited for that could take long.
+        """
+        has_closed(self)
+        if self._unfinished:
+            replica = self._group.replica
+            self._group.abort(f"replica {replica} ends in the midst of {self._unfinished}")
         with self._lock:
             running = self._running
         if running is not None:
@@ -288,6 +299,7 @@ class Job:
             sums = FloatSums(engine, self._microbatches)
         with self._lock:
             self._running = view, sums
+        close_at_exit(self)  # before the view's engine
         if view.behind:
             self._hand_over(view, sums, exchange)
 

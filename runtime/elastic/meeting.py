@@ -8,12 +8,16 @@ can't grow.
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 
 from latecomer.runtime.elastic.view import VIEW, Member, View, dealt
 from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.verify.errors import RankFailure
+
+PHASES = 3  # of a change: the agreement on a view, its connections, the agreement on its start
 
 
 class Meeting:
@@ -25,6 +29,8 @@ class Meeting:
 
     def __init__(self, group: StoreExchange) -> None:
         self._group = group
+        # the group may be changing just now, and for each phase of that it has the time to join
+        self._patient = dataclasses.replace(group, timeout_s=PHASES * group.timeout_s)
         self._replica = group.rank
         self._welcomed: set[str] = set()  # applications that were answered
 
@@ -62,13 +68,14 @@ class Meeting:
         number = host.random_token(8)
         own = Member(self._replica, presence, number)
         self._group.send(f"applies/{self._replica}", msgspec.json.encode(own).decode())
-        answer = self._group.receive({0: f"welcome/{number}"})
+        answer = self._patient.receive({0: f"welcome/{number}"})
         # what has been answered, or is given up, must not be found by who looks later
         self._group.send(f"applies/{self._replica}", "")
         if not answer:
             text = (
-                f"the group has not taken replica {self._replica} in within the time to join: it "
-                "may have finished, or be gone; a job that begins anew needs an empty store"
+                f"the group has not taken replica {self._replica} in within "
+                f"{self._patient.timeout_s:g} s: it may have finished, or be gone; a job that "
+                "begins anew needs an empty store"
             )
             raise RankFailure([], text)
         return VIEW.decode(answer[0])

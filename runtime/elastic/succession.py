@@ -46,6 +46,8 @@ from latecomer.verify.errors import LatecomerError, RankFailure
 
 PROBE_S = 0.05  # between two times that hosts are asked whether a silent rank's process exists
 
+PATIENCE = 3  # times of silence until this rank asks whether the others have gone on without it
+
 logger = logging.getLogger("latecomer")
 
 
@@ -75,7 +77,9 @@ class Succession:
         replica: its number in the job.
         silence_s: how long the others' reports are waited for.
         join_timeout_s: how long an agreement may take; one on a start, twice as long.
-        choose: makes the next view from the reports of those who go on, by rank.
+        is_past: whether the others are known to be in a later view.
+        choose: makes the next view, given the last one, its number, and the reports of those who
+            go on, by rank.
         connect: connects to all its members; RankFailure: one of them is lost.
         begin: puts it in force here.
     """
@@ -86,13 +90,15 @@ class Succession:
         *,
         silence_s: float,
         join_timeout_s: float,
-        choose: Callable[[View, dict[int, Standing]], View],
+        is_past: Callable[[View], bool],
+        choose: Callable[[View, int, dict[int, Standing]], View],
         connect: Callable[[View], Connected],
         begin: Callable[[View, Connected], None],
     ) -> None:
         self._replica = replica
         self._silence_s = silence_s
         self._join_timeout_s = join_timeout_s
+        self._is_past = is_past
         self._choose = choose
         self._connect = connect
         self._begin = begin
@@ -131,15 +137,16 @@ class Succession:
     def _agreed(self, ending: _Ending, standing: Standing) -> View:
         """The next view, on which all who go on agree."""
         view = ending.view
+        number = view.number + 1 + ending.attempt  # none is given twice, whether it starts or not
         if isinstance(ending.engine, GroupOfOne):
-            return self._choose(view, {0: standing})
+            return self._choose(view, number, {0: standing})
         agreeing = _Agreeing(
             ending, f"view/{ending.attempt}", msgspec.json.encode(standing), self._silence_s
         )
 
         def choose(reports: Mapping[int, bytes]) -> bytes:
             standings = {rank: STANDING.decode(content) for rank, content in reports.items()}
-            return msgspec.json.encode(self._choose(view, standings))
+            return msgspec.json.encode(self._choose(view, number, standings))
 
         # it goes on to tell the outcome until the channel is closed, when the next view has begun
         return VIEW.decode(self._wait_for_outcome(view, agreeing, choose, self._join_timeout_s))
@@ -195,15 +202,22 @@ class Succession:
         choose: Callable[[Mapping[int, bytes]], bytes],
         limit_s: float,
     ) -> bytes:
-        give_up_s = host.monotonic() + limit_s
+        began_s = host.monotonic()
+        look_s = began_s + PATIENCE * self._silence_s
+        give_up_s = began_s + limit_s
         while True:
             event = agreeing.next_event(PROBE_S)
             if isinstance(event, Decided):
                 return event.outcome
             if isinstance(event, MustChoose):
                 agreeing.choose(event, choose(event.reports))
-            elif host.monotonic() > give_up_s:
-                raise self._no_outcome(agreeing.silent, limit_s)
+            elif host.monotonic() > min(look_s, give_up_s):
+                # the others may have told this rank of the outcome while it could not listen
+                if self._is_past(view):
+                    raise left_behind(view, self._replica)
+                if host.monotonic() > give_up_s:
+                    raise self._no_outcome(agreeing.silent, limit_s)
+                look_s = give_up_s
             else:
                 for rank in agreeing.present:
                     if is_gone(view.members[rank].presence, PROBE_S):

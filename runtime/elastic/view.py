@@ -21,7 +21,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
 class View(msgspec.Struct, frozen=True):
     """One composition of the group."""
 
-    number: int  # views are numbered
+    number: int  # views are numbered; one that did not start leaves a gap
     members: tuple[Member, ...]  # by rank: those of the view before, then newcomers
     step: int  # the next step; all before are done
     behind: tuple[int, ...]  # ranks that lack the results of the step before it
@@ -85,6 +85,8 @@ def next_view(
     standings: dict[int, Standing],
     applicants: tuple[Member, ...],
     store: str,
+    *,
+    number: int,
 ) -> View:
     """The view of those who have reported, by their ranks in the one before, and of applicants.
 
@@ -107,7 +109,7 @@ def next_view(
     newcomers = tuple(range(len(staying), size))
     owners = dealt(len(view.owners), size) if may_grow else _taken_over(view, step, staying)
     return View(
-        number=view.number + 1,
+        number=number,
         members=(*(view.members[rank] for rank in staying), *coming),
         step=step,
         behind=(*behind, *newcomers),

@@ -26,7 +26,7 @@ from latecomer.runtime.health.native_work import NativeWaits
 from latecomer.runtime.health.watchdog import Watchdog
 from latecomer.runtime.network.control_channel import ControlChannel
 from latecomer.runtime.network.mesh import connect
-from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.network.store_exchange import IsGone, StoreExchange
 from latecomer.runtime.torch_versions import Store
 from latecomer.runtime.work import AllReduceWork, Observer, RankProgram, require_summable
 from latecomer.verify.errors import ArgumentError, LatecomerError
@@ -49,6 +49,8 @@ class Executor:
         silence_s: how long a rank that others wait for may give no sign of life, however late it
             may be; default: 5 s at most, and where no connection breaks as long as ``timeout_s``.
         join_timeout_s: how long ranks may take until they have joined; default: ``timeout_s``.
+        is_gone: whether a rank's own host says that its process has ended: then nobody waits for
+            it to join, nor for a sign of life. Default: nobody can tell.
         observer: is told about steps and operations.
         native_waits: of the group's other collectives; they are under watch, too.
 
@@ -89,6 +91,7 @@ class Executor:
         timeout_s: float = 300.0,
         silence_s: float | None = None,
         join_timeout_s: float | None = None,
+        is_gone: IsGone | None = None,
         observer: Observer | None = None,
         native_waits: NativeWaits | None = None,
     ) -> None:
@@ -112,12 +115,12 @@ class Executor:
         self._closed: LatecomerError | None = None
         self._open: dict[int, AllReduceWork] = {}
         self._programs: dict[tuple[int, tuple[int, ...]], RankProgram] = {}
-        group = StoreExchange(store, rank, size, join_timeout_s)
+        group = StoreExchange(store, rank, size, join_timeout_s, is_gone)
         with contextlib.ExitStack() as started:  # closed if the start fails
             self.datagrams = ControlChannel(group.under("datagrams"))
             started.callback(self.datagrams.close)
             agree(group, self.schedules, self._late)
-            self.watchdog = Watchdog(self.datagrams, timeout_s, silence_s)
+            self.watchdog = Watchdog(self.datagrams, timeout_s, silence_s, is_gone)
             started.callback(self.watchdog.close)
             limit_s = min(self.watchdog.limits.wait_s, join_timeout_s)
             self.engine = self._connect(dataclasses.replace(group, timeout_s=limit_s))

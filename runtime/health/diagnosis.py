@@ -95,13 +95,15 @@ def diagnose(
     grace_s: float,
     suspects: Collection[int] = (),
     never_heard: Collection[int] = (),
+    gone: Collection[int] = (),
 ) -> RankFailure:
     """Decide who failed, given the status of each rank that has answered within ``grace_s``.
 
     The chain of waits begins at rank ``me``, unless others wait in an older operation; ``noticed``
     is what was seen first. ``suspects`` are ranks that ``me`` waits for in another way: those of
     them that have closed have failed.
-    ``never_heard`` are ranks of which no datagram has ever come: they may live behind a firewall.
+    ``never_heard`` are ranks of which no datagram has ever come: they may live behind a firewall;
+    ``gone`` those whose own hosts say that their processes have ended.
     """
     evidence = [f"rank {rank} {statuses[rank]}" for rank in sorted(statuses)]
 
@@ -110,6 +112,8 @@ def diagnose(
         return RankFailure(ranks, f"{names}: {reason} ({noticed})", evidence)
 
     if silent := [rank for rank in range(world_size) if rank not in statuses]:
+        if set(silent) <= set(gone):
+            return failure(silent, "dead, the process has ended")
         reason = f"dead or stopped, no sign of life for {grace_s:g} s"
         if unheard := [rank for rank in silent if rank in never_heard]:
             names = ", ".join(map(str, unheard))

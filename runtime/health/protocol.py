@@ -6,7 +6,8 @@ a failure asks everybody; each answers with its status. A question may be an ala
 others give up too. The first verdict reached is sent to all, so that all name the same ranks. Each
 acknowledges it, and to those that have not it is sent again, a few times: it may be lost on the
 way, or where a socket is full. A rank that has decided stays as long, and no longer: who waits in
-vain for its verdict would take it for dead, but who is dead never acknowledges anything.
+vain for its verdict would take it for dead, but who is dead never acknowledges anything. Where a
+rank is proved gone (:meth:`HealthProtocol.prove_gone`) nobody waits for its answers.
 
 Two ranks that give up at the same moment may have heard different answers, where another one stops
 between two of its own. So after an alarm the lowest of the ranks that answer decides, and the
@@ -139,6 +140,7 @@ class HealthProtocol(Protocol[bytes, str]):
         self._is_alarmed = False
         self._askers: set[int] = set()  # ranks that have asked this one, and wait for a verdict
         self._closed: dict[int, RankStatus] = {}  # ranks that have said goodbye, and how
+        self.gone: set[int] = set()  # ranks without a goodbye whose processes exist no more
         self._unaware: set[int] = set()  # ranks that have not heard this rank's goodbye
         self._goodbye_due_s: float | None = None  # None: this rank stays
         # ranks that may not know a verdict yet: they have acknowledged none, and sent none
@@ -179,6 +181,25 @@ class HealthProtocol(Protocol[bytes, str]):
         self._send_question(question)
         self._end_questions()
         return question
+
+    def prove_gone(self, rank: int, now_s: float) -> None:
+        """The process of ``rank`` does not exist any more, and never will again.
+
+        No silence is a proof: only what the rank's own host says. Who had said goodbye before it
+        ended has not failed.
+        """
+        if rank in self._closed:
+            return
+        self.gone.add(rank)
+        self._unaware.discard(rank)
+        self._count_as_knowing(rank)
+        for question in self._open.values():
+            question.answers.pop(rank, None)
+        self._end_questions()
+
+    def unanswered(self, question: Question) -> set[int]:
+        """Ranks that have not answered a question, and are not proved gone."""
+        return set(range(self.world_size)) - set(question.answers) - self.gone
 
     def decide(self, verdict: RankFailure, now_s: float) -> RankFailure:
         """Send the verdict to all, or the one that was reached before, which is what counts."""
@@ -267,7 +288,7 @@ class HealthProtocol(Protocol[bytes, str]):
             self._send(sender, _HEARD)
             for question in self._open.values():
                 question.answers[sender] = status
-        elif number in self._open:
+        elif number in self._open and sender not in self.gone:
             question = self._open[number]
             question.answers[sender] = status
             if sender == question.decider(self.rank):
@@ -282,7 +303,7 @@ class HealthProtocol(Protocol[bytes, str]):
     def _send_question(self, question: Question) -> None:
         message = HealthMessage(asks=True, alarm=question.alarm, question=question.number)
         data = msgspec.msgpack.encode(message)
-        asked = set(range(self.world_size)) - set(question.answers)
+        asked = self.unanswered(question)
         if not asked or question.left_s <= 0:
             asked = {question.decider(self.rank)} - {self.rank}  # for its verdict
             if question.left_s <= 0:
@@ -292,8 +313,7 @@ class HealthProtocol(Protocol[bytes, str]):
 
     def _end_questions(self) -> None:
         for question in list(self._open.values()):
-            are_there = len(question.answers) == self.world_size
-            is_answered = are_there and not question.defers(self.rank)
+            is_answered = not self.unanswered(question) and not question.defers(self.rank)
             is_late = question.time_s(self.rank) <= 0
             if is_late and self.verdict is None and question.pass_over(self.rank):
                 continue

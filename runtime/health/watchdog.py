@@ -13,6 +13,7 @@ gives up has a thread more for it.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
@@ -30,10 +31,12 @@ from latecomer.runtime.health.protocol import HealthProtocol, Question
 from latecomer.runtime.host import Thread, host
 from latecomer.runtime.network.control_channel import ControlChannel
 from latecomer.runtime.network.protocol import ProtocolRunner, T
+from latecomer.runtime.network.store_exchange import IsGone
 from latecomer.verify.errors import LatecomerError, RankFailure
 
 TICK_S = 0.25  # it looks this often,
 TICKS = 20  # and at least so many times within the longest wait
+GONE_LOOK_S = 0.02  # between two looks whether a rank that does not answer is proved gone
 CLOSE_S = 5.0  # how long closing waits for what a failure calls
 GOODBYE_S = 0.5  # how long closing waits until ranks are told of it, and know of a failure
 FAILURE_THREAD = "latecomer-failure"
@@ -44,12 +47,16 @@ logger = logging.getLogger("latecomer")
 class Watchdog(ProtocolRunner[bytes, str]):
     """Looks after one rank's waits; finds out, with all ranks, who failed; fails once.
 
-    ``channel`` is closed by its owner, after this; ``timeout_s``, ``silence_s``: see
+    ``channel`` is closed by its owner, after this; ``timeout_s``, ``silence_s``, ``is_gone``: see
     :class:`latecomer.Executor`.
     """
 
     def __init__(
-        self, channel: ControlChannel, timeout_s: float, silence_s: float | None = None
+        self,
+        channel: ControlChannel,
+        timeout_s: float,
+        silence_s: float | None = None,
+        is_gone: IsGone | None = None,
     ) -> None:
         self.rank = channel.rank
         self.world_size = channel.size
@@ -58,6 +65,7 @@ class Watchdog(ProtocolRunner[bytes, str]):
         self.broken = ""  # what has gone wrong on this rank alone; the others learn it if they ask
         self.describe: Callable[[], str] = str  # what this rank takes its oldest operation to be
         self.limits = Limits(timeout_s, silence_s)  # may be changed at any time, on all ranks
+        self._is_gone = is_gone
         self._differs: tuple[int, str] | None = None
         self._moved_s = host.monotonic()
         self._health = HealthProtocol(self.rank, self.world_size, self.status)
@@ -278,6 +286,7 @@ class Watchdog(ProtocolRunner[bytes, str]):
                 noticed,
                 grace_s,
                 never_heard=self._never_heard(),
+                gone=self._health.gone,
             )
             self.failure = self.run(lambda now_s: self._health.decide(diagnosis, now_s))
             self._stopping = self._start_thread(self._stop, self.failure)
@@ -310,11 +319,21 @@ class Watchdog(ProtocolRunner[bytes, str]):
     def _ask(self, grace_s: float, *, alarm: bool = False) -> Mapping[int, RankStatus]:
         """The status of each rank that answers within ``grace_s`` seconds."""
         question = self._begin(grace_s, alarm=alarm)
+        look_s = TICK_S if self._is_gone is None else GONE_LOOK_S
         while not question.is_over:
             with self._news:
-                self._news.wait_for(lambda: question.is_over, TICK_S)
+                self._news.wait_for(lambda: question.is_over, look_s)
             self.run(self._health.handle_timer)  # whatever holds up the control loop
+            self._look_who_is_gone(question)
         return question.answers
+
+    def _look_who_is_gone(self, question: Question) -> None:
+        """Wait no longer for the answers of those whose processes have ended."""
+        if self._is_gone is None or question.is_over:
+            return
+        unanswered = self.run(lambda now_s: self._health.unanswered(question))
+        for rank in filter(self._is_gone, sorted(unanswered)):
+            self.run(functools.partial(self._health.prove_gone, rank))
 
     def _begin(self, grace_s: float, *, alarm: bool = False) -> Question:
         return self.run(lambda now_s: self._health.ask(grace_s, now_s, alarm=alarm))

@@ -27,7 +27,7 @@ from latecomer.runtime.host import (
     host,
 )
 from latecomer.runtime.network.addresses import family_of, listening_socket
-from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.network.store_exchange import LOOK_S, StoreExchange
 from latecomer.verify.errors import RankFailure
 
 HELLO = struct.Struct("<16sI")
@@ -51,7 +51,8 @@ def connect(
         The connections to ``to`` and those from ``origin``, non-blocking.
 
     Raises:
-        RankFailure: ranks that did not join, or without a connection after the group's time-out.
+        RankFailure: ranks that did not join, or without a connection after the group's time-out;
+            those that are proved gone before that.
     """
     deadline = host.monotonic() + group.timeout_s
     with (
@@ -63,7 +64,7 @@ def connect(
         called = {peer: where[peer] for peer in to}
         handshakes = _Handshakes(token, group.rank, called, set(origin))
         failed.callback(handshakes.abandon)
-        handshakes.run(listener, max(0.01, deadline - host.monotonic()))
+        handshakes.run(listener, max(0.01, deadline - host.monotonic()), group)
         if absent := sorted(handshakes.missing):
             names = ", ".join(map(str, absent))
             text = (
@@ -112,21 +113,29 @@ class _Handshakes:
             lines.append(f"rank {peer} has not called rank {self._rank} on TCP at {own}")
         return lines
 
-    def run(self, listener: Socket, limit_s: float) -> None:
-        """Make them within ``limit_s``; what has not become a connection by then is closed."""
+    def run(self, listener: Socket, limit_s: float, group: StoreExchange) -> None:
+        """Make them within ``limit_s``; what has not become a connection by then is closed.
+
+        RankFailure: a rank of the group that is missing is proved gone.
+        """
         deadline_s = host.monotonic() + limit_s
         self._poll = host.epoll()
         self._go_on(self._accept(listener))
         for peer, where in self._to.items():
             self._go_on(self._call(peer, where))
 
-        while self.missing and (left_s := deadline_s - host.monotonic()) > 0:
-            for number, _ in self._poll.poll(left_s):
-                self._poll.unregister(number)
-                self._go_on(self._waiting.pop(number))
-        for steps in self._waiting.values():
-            steps.close()
-        self._poll.close()
+        try:
+            while self.missing and (left_s := deadline_s - host.monotonic()) > 0:
+                ready = self._poll.poll(left_s if group.is_gone is None else min(left_s, LOOK_S))
+                for number, _ in ready:
+                    self._poll.unregister(number)
+                    self._go_on(self._waiting.pop(number))
+                if not ready:
+                    group.require_alive(self.missing)
+        finally:
+            for steps in self._waiting.values():
+                steps.close()
+            self._poll.close()
 
     def _go_on(self, steps: Steps) -> None:
         """Let a handshake go on to where it has to wait."""

@@ -7,7 +7,7 @@ stopped, a torch store waits for ever. So it is used on a thread that nobody has
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
@@ -16,9 +16,13 @@ from latecomer.runtime.host import host
 from latecomer.runtime.torch_versions import HashStore, Store
 from latecomer.verify.errors import RankFailure
 
+LOOK_S = 0.05  # between two looks whether a rank that is waited for is proved gone
 ANSWER_S = 5.0
 """How long the store may take at least: in place of the time that ranks have where none is waited
 for, else on top of it."""
+
+IsGone = Callable[[int], bool]
+"""Whether a rank's own host says that its process has ended: no silence proves that."""
 
 T = TypeVar("T")
 
@@ -34,6 +38,7 @@ class StoreExchange:
     rank: int
     world_size: int
     timeout_s: float  # how long ranks are waited for
+    is_gone: IsGone | None = None  # nobody waits any longer once a rank is
 
     def under(self, prefix: str) -> StoreExchange:
         """The same group, with keys of its own."""
@@ -52,15 +57,12 @@ class StoreExchange:
         return self._within(lambda: self._present(keys), self._answer_s)
 
     def receive(self, keys: Mapping[int, str]) -> dict[int, str]:
-        """By rank, what it has set under its key; ranks that have not in time are missing."""
+        """By rank, what it has set under its key; ranks that have not in time are missing.
 
-        def ask() -> dict[int, str]:
-            with contextlib.suppress(RuntimeError):  # who is missing is seen below
-                limit = timedelta(seconds=max(0.01, self.timeout_s))
-                self.store.wait(list(keys.values()), limit)
-            return self._present(keys)
-
-        return self._within(ask, self.timeout_s + ANSWER_S)
+        So are those that still can, as soon as one of the others is proved gone.
+        """
+        ask = self._wait_for if self.is_gone is None else self._wait_unless_gone
+        return self._within(lambda: ask(keys, self.timeout_s), self.timeout_s + ANSWER_S)
 
     def receive_from(self, rank: int, key: str) -> str:
         """What ``rank`` has set under ``key``; a RankFailure names it if it has not in time."""
@@ -90,12 +92,32 @@ class StoreExchange:
         """What the rank that came first has set under ``key`` so; nobody waits for another."""
         return self._within(lambda: self.store.compare_set(key, "", value).decode(), self._answer_s)
 
+    def gone(self, ranks: Iterable[int]) -> list[int]:
+        """Those of these ranks that are proved gone."""
+        return [] if self.is_gone is None else sorted(filter(self.is_gone, ranks))
+
+    def _wait_for(self, keys: Mapping[int, str], limit_s: float) -> dict[int, str]:
+        with contextlib.suppress(RuntimeError):  # who is missing is seen below
+            limit = timedelta(seconds=max(0.01, limit_s))
+            self.store.wait(list(keys.values()), limit)
+        return self._present(keys)
+
+    def _wait_unless_gone(self, keys: Mapping[int, str], limit_s: float) -> dict[int, str]:
+        give_up_s = host.monotonic() + limit_s
+        while True:
+            left_s = give_up_s - host.monotonic()
+            present = self._wait_for(keys, min(left_s, LOOK_S))
+            absent = keys.keys() - present.keys()
+            if not absent or left_s <= LOOK_S or self.gone(absent):
+                return present
+
     def _present(self, keys: Mapping[int, str]) -> dict[int, str]:
         store = self.store
         return {rank: store.get(key).decode() for rank, key in keys.items() if store.check([key])}
 
     def _require(self, received: dict[int, str], ranks: Collection[int]) -> dict[int, str]:
         if absent := sorted(set(ranks) - set(received)):
+            self.require_alive(absent)
             names = ", ".join(map(str, absent))
             text = f"rank(s) {names}: did not join within {self.timeout_s:g} s"
             raise RankFailure(absent, text)
@@ -104,6 +126,12 @@ class StoreExchange:
     @property
     def _answer_s(self) -> float:
         return max(self.timeout_s, ANSWER_S)
+
+    def require_alive(self, ranks: Iterable[int]) -> None:
+        """RankFailure if one of these ranks is proved gone."""
+        if gone := self.gone(ranks):
+            names = ", ".join(map(str, gone))
+            raise RankFailure(gone, f"rank(s) {names}: ended before all had joined")
 
     def _within(self, ask: Callable[[], T], limit_s: float) -> T:
         """What ``ask`` returns of the store, which has so long for it."""

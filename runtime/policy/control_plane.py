@@ -56,7 +56,7 @@ class ControlPlane(ProtocolRunner[PolicyMessage, Aligned | Decided | Fault]):
         return self._sent.total() - self._sent[Ping] - self._sent[Pong]
 
     def align(self, within_s: float) -> None:
-        """Wait until this rank's clock is aligned, but no longer than ``within_s``."""
+        """Wait until this rank's clock is aligned, or all is over; no longer than ``within_s``."""
         is_aligned = self._aligned.wait(within_s)
         if not is_aligned and REFERENCE in self._datagrams.never_heard():
             logger.warning(
@@ -133,6 +133,7 @@ class ControlPlane(ProtocolRunner[PolicyMessage, Aligned | Decided | Fault]):
     def close(self) -> None:
         """End the waits; messages are no longer answered with decisions."""
         self._decisions.put(None)
+        self._aligned.set()
         super().close()
 
     def handle_event(self, event: Aligned | Decided | Fault) -> None:

@@ -43,7 +43,7 @@ from latecomer.runtime.executor.nccl.streams import Device, device_of
 from latecomer.runtime.health.diagnosis import WaitFor
 from latecomer.runtime.health.native_work import NativeWaits, reason
 from latecomer.runtime.host import host
-from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.network.store_exchange import IsGone, StoreExchange
 from latecomer.runtime.policy.agent import RankAgent
 from latecomer.runtime.policy.candidates import candidates
 from latecomer.runtime.policy.control_plane import ControlPlane, ControlPlaneClosed
@@ -71,7 +71,7 @@ class AllReduceDispatcher:
     """Sums tensors over a group of ranks, each operation as is decided for it.
 
     Args:
-        store, rank, size, timeout_s, silence_s, join_timeout_s, native_waits: see
+        store, rank, size, timeout_s, silence_s, join_timeout_s, is_gone, native_waits: see
             ``latecomer.Executor``.
         options: the same on all ranks.
         profile: measured latency and bandwidth (rank 0's counts); default: they are measured now,
@@ -99,6 +99,7 @@ class AllReduceDispatcher:
         timeout_s: float = 300.0,
         silence_s: float | None = None,
         join_timeout_s: float | None = None,
+        is_gone: IsGone | None = None,
         native_waits: NativeWaits | None = None,
     ) -> None:
         streams = device_of(device)
@@ -116,7 +117,7 @@ class AllReduceDispatcher:
         self.size = size
         if join_timeout_s is None:
             join_timeout_s = timeout_s
-        group = StoreExchange(store, rank, size, join_timeout_s)
+        group = StoreExchange(store, rank, size, join_timeout_s, is_gone)
         require_equal(options, group)
 
         schedules = self._make_candidates(group, on_host=streams is None)
@@ -131,6 +132,7 @@ class AllReduceDispatcher:
             timeout_s=timeout_s,
             silence_s=silence_s,
             join_timeout_s=join_timeout_s,
+            is_gone=is_gone,
             observer=self.rounds,
             native_waits=native_waits,
         )

@@ -161,9 +161,9 @@ class Gloo:
         return GlooRank(group, rank, timeout.total_seconds())
 
     def lose(self, rank: int) -> None:
-        """A rank's process is gone: its groups end."""
+        """A rank of the job has lost its process: all groups end of which that was a member."""
         for group in self._groups.values():
-            if rank in group.ranks:
+            if rank in group.processes:
                 group.end()
 
 
@@ -172,7 +172,7 @@ class _Group:
         self.world = world
         self.network = network
         self.size = size
-        self.ranks: set[int] = set()
+        self.processes: set[int] = set()  # by rank of the job, which may be another in the group
         self.operations: dict[int, _Operation] = {}
         self.waiters = Waiters(world)
         self.is_ended = False
@@ -229,7 +229,7 @@ class GlooRank:
         self._rank = rank
         self._timeout_s = timeout_s
         self._number = 0
-        group.ranks.add(rank)
+        group.processes.add(group.world.rank)
 
     def allreduce(self, tensors: list[torch.Tensor], options: Any = None) -> GlooWork:
         """Start the sum of a tensor over all ranks, or its maximum."""

@@ -25,15 +25,15 @@ from latecomer.runtime.policy.alone import GroupOfOne
 from latecomer.runtime.policy.candidates import make_ahead
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.engines import ModeEngine, make_engine
-from latecomer.runtime.torch_versions import Store
-from latecomer.runtime.torchft.future_work import FutureWork
-from latecomer.runtime.torchft.known import (
+from latecomer.runtime.policy.known import (
     Known,
     adopted,
     arrivals_of,
     having_seen,
     shared_names,
 )
+from latecomer.runtime.torch_versions import Store
+from latecomer.runtime.torchft.future_work import FutureWork
 from latecomer.runtime.torchft.settings import Settings
 from latecomer.verify.errors import LatecomerError, RankFailure
 

@@ -18,11 +18,11 @@ from latecomer.runtime.health.native_work import NativeWork
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.candidates import make_ahead
 from latecomer.runtime.policy.cost_model import Profile
+from latecomer.runtime.policy.known import Known, exchange_known
 from latecomer.runtime.policy.options import Mode
 from latecomer.runtime.process_group import reductions
 from latecomer.runtime.torch_versions import PrefixStore, Store, Work
 from latecomer.runtime.torchft.group import Group
-from latecomer.runtime.torchft.known import Known, exchange_known
 from latecomer.runtime.torchft.settings import Seconds, checked, seconds
 from latecomer.runtime.torchft.versions import tell_of_errors
 from latecomer.runtime.work import unsummable

@@ -6,6 +6,7 @@ import pytest
 
 from latecomer.runtime.elastic import succession, view
 from latecomer.runtime.elastic.agreement import Agreement
+from latecomer.runtime.elastic.group import Group
 from latecomer.runtime.elastic.sums import FloatSums
 from latecomer.runtime.health.checks import LifeCheck
 from tests.simulation.campaign import elastic, shrunk
@@ -40,9 +41,15 @@ def test_who_comes_in_the_place_of_one_that_has_died_as_all_connected_is_not_tak
     assert execution.problems == []
 
 
-@pytest.mark.parametrize("seed", [115, 202, 2693])
+@pytest.mark.parametrize("seed", [115, 202, 2693, 13365])
 def test_one_that_dies_as_the_others_agree_or_connect_is_done_without(seed):
     assert execute(drawn(seed)).problems == []
+
+
+def test_who_was_taken_in_as_the_store_was_lost_is_not_taken_in_again():
+    execution = execute(drawn(15883))
+    assert any(isinstance(fault, LoseStore) for _, fault in execution.fired)
+    assert execution.problems == []
 
 
 def test_a_replica_whose_own_loop_raises_holds_nobody_up():
@@ -64,6 +71,7 @@ def test_who_leaves_and_is_waited_for_is_noticed(monkeypatch):
         check._heard_s = now_s
         return None
 
+    monkeypatch.setattr(Group, "abort", lambda group, reason: None)  # which would tell them
     monkeypatch.setattr(LifeCheck, "judge", blind)
     assert any("may pass" in problem for problem in _noticed([2397, 2403]))
 

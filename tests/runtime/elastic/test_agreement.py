@@ -334,6 +334,17 @@ def test_where_the_lowest_survivor_dies_in_the_middle_the_next_one_decides(died_
     assert max(group.decided_s[rank] for rank in (1, 3)) < 4 * SETTLE_S
 
 
+@pytest.mark.parametrize("died_s", [0.0002, 0.0007, 0.0012, 0.0017])
+def test_a_ballot_whose_owner_is_proved_gone_is_waited_for_no_longer(died_s):
+    """However long it would have been given."""
+    group = Survivors(3, dies_s={0: died_s}, proof_s={0: 0.1}, settle_s=10.0)
+    group.longest_s = 0.001
+    group.run()
+    assert not differ(group)
+    assert {1, 2} <= set(group.outcomes)
+    assert max(group.decided_s[rank] for rank in (1, 2)) < 0.2
+
+
 def test_one_of_two_goes_on_if_the_other_is_proved_gone():
     group = Survivors(2, dies_s={1: 0.0}, suspects=frozenset({1}), proof_s={1: 0.1}).run()
     assert group.outcomes == {0: f"[0] by {Ballot(round=0, owner=0)}".encode()}

@@ -92,8 +92,8 @@ def watch(peers):
     """Makes a watchdog; what it calls when it fails is in ``ended``, in order."""
     closing = contextlib.ExitStack()
 
-    def make(timeout_s, *sources, silence_s=None):
-        watchdog = Watchdog(peers, timeout_s, silence_s)
+    def make(timeout_s, *sources, silence_s=None, is_gone=None):
+        watchdog = Watchdog(peers, timeout_s, silence_s, is_gone)
         closing.callback(watchdog.close)
         watchdog.enter(0)
         for source in sources:
@@ -135,6 +135,22 @@ def test_a_silent_rank_ends_a_long_wait_and_the_others_are_told(peers, watch):
         return any(verdict.ranks == (2,) for verdict in verdicts)
 
     _until(is_told)
+
+
+def test_a_rank_whose_host_says_that_it_has_ended_is_not_waited_for(peers, watch):
+    del peers.statuses[2]
+    watchdog = watch(LONG_S, silence_s=LONG_S / 2, is_gone=lambda rank: rank == 2)
+    watchdog.fail("a connection was closed")
+    failure = _failure(watchdog)
+    assert failure.ranks == (2,)
+    assert "rank 2: dead, the process has ended (a connection was closed)" in str(failure)
+
+
+def test_a_rank_whose_host_says_nothing_is_waited_for(peers, watch):
+    del peers.statuses[2]
+    watchdog = watch(LONG_S, silence_s=SOON_S, is_gone=lambda rank: False)
+    watchdog.fail("a connection was closed")
+    assert "no sign of life for 1 s" in str(_failure(watchdog))
 
 
 def test_a_silent_rank_that_was_never_heard_of_may_be_behind_a_firewall(peers, watch):

@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any
 from unittest import mock
 
+import msgspec
 import torch
 
 from latecomer.runtime.elastic import job as job_module
@@ -171,7 +172,8 @@ class _Befalling:
         profile = Profile(plan.replicas, native=link, schedule=link)
 
         def joined(group: Group) -> View:
-            group._connector.profile = profile
+            known = group._connector.known
+            group._connector.known = msgspec.structs.replace(known, profile=profile)
             return join(group)
 
         return joined

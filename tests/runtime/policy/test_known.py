@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latecomer.runtime.torchft.known import (
+from latecomer.runtime.policy.known import (
     KEPT_OPERATIONS,
     KEPT_REPLICAS,
     KNOWN,
