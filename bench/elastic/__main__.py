@@ -2,13 +2,18 @@
 
 python -m bench.elastic faults [--repeat 10] [--silence 0.3] [--late 0.05] [--json]
 python -m bench.elastic chaos [--seconds 1800] [--seed 7]
+python -m bench.elastic replay fault_trace.json [--first-day 320] [--days 20] [--minutes 10]
+python -m bench.elastic goodput fault_trace.json
+
+The trace of the last two: see bench/elastic/trace.py.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from bench.elastic import chaos, faults
+from bench.elastic import chaos, faults, goodput, replay
 
 
 def main() -> None:
@@ -29,7 +34,21 @@ def main() -> None:
     campaign.add_argument("--seed", type=int)
     campaign.set_defaults(run=chaos.run)
 
-    for part in (table, campaign):
+    replayed = parts.add_parser("replay", help="days of a real cluster in minutes")
+    replayed.add_argument("trace", type=Path)
+    replayed.add_argument("--replicas", type=int, default=8)
+    replayed.add_argument("--first-day", type=float, default=320.0)
+    replayed.add_argument("--days", type=float, default=20.0)
+    replayed.add_argument("--minutes", type=float, default=10.0)
+    replayed.set_defaults(run=replay.run)
+
+    year = parts.add_parser("goodput", help="what a year of it would have left of a job")
+    year.add_argument("trace", type=Path)
+    year.add_argument("--step", type=float, default=10.0, help="seconds")
+    year.add_argument("--write", type=float, default=5.0, help="seconds that a checkpoint takes")
+    year.set_defaults(run=goodput.run)
+
+    for part in (table, campaign, replayed):
         part.add_argument("--silence", type=float, default=0.3, help="seconds; more where busy")
 
     options = parser.parse_args()
