@@ -27,6 +27,7 @@ from latecomer.runtime.elastic.view import Member, Standing, View, next_view
 from latecomer.runtime.host import host
 from latecomer.runtime.network.addresses import own_address
 from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.policy.candidates import make_ahead
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.engines import ModeEngine
 from latecomer.runtime.policy.options import Options
@@ -35,6 +36,7 @@ from latecomer.verify.errors import LatecomerError, RankFailure
 
 APPLICATIONS = 5  # of a replica that wants to come in, if the group changes meanwhile
 LOOK_S = 0.2  # between two looks for replicas that want to come in
+AHEAD_S = 1.0  # a view has been in force so long before the next one is prepared
 
 logger = logging.getLogger("latecomer")
 
@@ -76,6 +78,7 @@ class Group:
     ) -> None:
         self.replica = replica
         self._microbatches = microbatches
+        self._options = options
         self._join_timeout_s = join_timeout_s
         self._standing = standing
         self._begins = begins
@@ -261,10 +264,23 @@ class Group:
             engine.executor.watchdog.on_failure(
                 lambda failure: self._end(view.number, self._failed_in(failure), grows=False)
             )
-        if view.rank_of(self.replica) == 0:
-            host.Thread(
-                target=self._look, args=(view,), name="latecomer-applicants", daemon=True
-            ).start()
+        rank = view.rank_of(self.replica)
+        if rank == 0:
+            self._beside(self._look, view, "latecomer-applicants")
+        if rank < 2 < view.size:
+            self._beside(self._prepare, view, "latecomer-ahead")
+
+    def _beside(self, run: Callable[[View], None], view: View, name: str) -> None:
+        host.Thread(target=run, args=(view,), name=name, daemon=True).start()
+
+    def _prepare(self, view: View) -> None:
+        """Make what the first rank has to make if one is lost; one of the first two is that then.
+
+        Not at once: the first step of a view is waited for.
+        """
+        host.sleep(AHEAD_S)
+        if self._is_in_force(view):
+            make_ahead(view.size - 1, self._options)
 
     def _failed_in(self, failure: LatecomerError) -> tuple[int, ...]:
         return failure.ranks if isinstance(failure, RankFailure) else ()

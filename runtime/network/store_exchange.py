@@ -17,6 +17,8 @@ from latecomer.runtime.torch_versions import HashStore, Store
 from latecomer.verify.errors import RankFailure
 
 LOOK_S = 0.05  # between two looks whether a rank that is waited for is proved gone
+FIRST_PAUSE_S = 0.0005  # between two looks whether it has come; then twice as long each time,
+LONGEST_PAUSE_S = 0.01  # and no longer
 ANSWER_S = 5.0
 """How long the store may take at least: in place of the time that ranks have where none is waited
 for, else on top of it."""
@@ -103,13 +105,23 @@ class StoreExchange:
         return self._present(keys)
 
     def _wait_unless_gone(self, keys: Mapping[int, str], limit_s: float) -> dict[int, str]:
+        """As :meth:`_wait_for`, looking again and again: torch warns of every wait that is cut."""
         give_up_s = host.monotonic() + limit_s
+        present: dict[int, str] = {}
+        pause_s = FIRST_PAUSE_S
+        look_s = host.monotonic() + LOOK_S  # when to see who is gone
         while True:
-            left_s = give_up_s - host.monotonic()
-            present = self._wait_for(keys, min(left_s, LOOK_S))
-            absent = keys.keys() - present.keys()
-            if not absent or left_s <= LOOK_S or self.gone(absent):
+            absent = {rank: key for rank, key in keys.items() if rank not in present}
+            present |= self._present(absent)
+            now_s = host.monotonic()
+            if len(present) == len(keys) or now_s > give_up_s:
                 return present
+            if now_s > look_s:
+                if self.gone(keys.keys() - present.keys()):
+                    return present
+                look_s = host.monotonic() + LOOK_S
+            host.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _present(self, keys: Mapping[int, str]) -> dict[int, str]:
         store = self.store
