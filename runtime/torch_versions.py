@@ -61,14 +61,12 @@ from torch.distributed.distributed_c10d import _get_default_group, _world
 if TYPE_CHECKING:
     from torch.distributed.pipelining import schedules, stage
 
-    ComputationType = schedules._ComputationType
     PipelineAction = schedules._Action
     PipelineContext = schedules._PipelineContext
     PipelineScheduleRuntime = schedules._PipelineScheduleRuntime
     PipelineStageBase = stage._PipelineStageBase
 else:
     _PIPELINING = {
-        "ComputationType": ("schedules", "_ComputationType"),
         "PipelineAction": ("schedules", "_Action"),
         "PipelineContext": ("schedules", "_PipelineContext"),
         "PipelineScheduleRuntime": ("schedules", "_PipelineScheduleRuntime"),
@@ -84,7 +82,8 @@ else:
 
 
 SERVER_STARTS_S = 30.0  # a server on a thread of C++ has so long to begin
-_DIRECTIONS = "pipeline_per_direction_p2p"
+_DIRECTIONS = "pipeline_per_direction_p2p"  # 2.14
+_EDGES = "pipeline_per_edge_p2p"  # from 2.15 on
 HAS_HOOKS = hasattr(dist.ProcessGroup, "register_pre_hook")
 """From 2.14 on a process group tells of each collective before and after it is issued."""
 RECONFIGURES = hasattr(dist.ProcessGroup, "reconfigure")
@@ -316,14 +315,57 @@ def take_input_gradients(
     return stage.bwd_cache.pop(microbatch)[:count]
 
 
+def outputs_of(stage: PipelineStageBase, microbatch: int) -> tuple[Any, ...]:
+    """What the forward of ``microbatch`` returned; from 2.15 on it is kept elsewhere."""
+    if hasattr(stage, "fwd_cache"):
+        outputs: tuple[Any, ...] = stage.fwd_cache[microbatch][0]
+        return outputs
+    private: Any = stage
+    return tuple(private._forward_chunk_states[microbatch].live_outputs)
+
+
+def wants_waits() -> bool:
+    """Whether schedules of pipelines need a wait for each send and reduction: from 2.15 on.
+
+    Before there are no such actions, and a file with them is taken for something else.
+    """
+    schedules: Any = import_module("torch.distributed.pipelining.schedules")
+    return hasattr(schedules._ComputationType, "WAIT_SEND_F")
+
+
+def replace_reduction(runtime: PipelineScheduleRuntime, reduce: Callable[..., None]) -> None:
+    """Let ``runtime`` call ``reduce`` for REDUCE_GRAD, and do nothing in the wait for it."""
+    kinds: Any = import_module("torch.distributed.pipelining.schedules")._ComputationType
+    runtime.register_custom_function(kinds.REDUCE_GRAD, reduce)
+    if wants_waits():
+        runtime.register_custom_function(kinds.WAIT_REDUCE_GRAD, lambda *_: None)
+
+
+def connect_nothing(runtime: PipelineScheduleRuntime) -> None:
+    """Let ``runtime`` begin without collectives and messages of its own, which know no deadline.
+
+    From 2.15 on the first step is an all-reduce over the group and a message over each link.
+    Before, stages are asked for the messages.
+    """
+    if not hasattr(runtime, "_p2p_initialized"):
+        return
+    runtime._p2p_initialized = True
+    private: Any = runtime
+    for stage in private._stages:
+        stage.p2p_per_edge = False  # see no_groups_of_its_own
+
+
 def no_groups_of_its_own() -> contextlib.AbstractContextManager[Any]:
     """Inside, a stage is made without process groups of its own.
 
-    From 2.14 on ``TORCH_DISTRIBUTED_PIPELINE_PER_DIRECTION_P2P=1`` makes each stage split its group
-    in two, one for each direction: collective, and an error where the default group is not bound to
-    a device, as with Gloo. Stages whose messages take other ways have no use for them.
+    In 2.14 ``TORCH_DISTRIBUTED_PIPELINE_PER_DIRECTION_P2P=1`` makes each stage split its group in
+    two, one for each direction: collective, and an error where the default group is not bound to a
+    device, as with Gloo. Stages whose messages take other ways have no use for them. From 2.15 on
+    the runtime makes such groups, unless :func:`connect_nothing` keeps it from that; a stage only
+    says whether it wants them, and if not, warns of groups over NCCL.
     """
-    if not hasattr(config, _DIRECTIONS):
-        return contextlib.nullcontext()
-    patched: contextlib.AbstractContextManager[Any] = config.patch(_DIRECTIONS, False)
-    return patched
+    for flag, value in ((_DIRECTIONS, False), (_EDGES, True)):
+        if hasattr(config, flag):
+            patched: contextlib.AbstractContextManager[Any] = config.patch(flag, value)
+            return patched
+    return contextlib.nullcontext()
