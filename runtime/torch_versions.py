@@ -36,6 +36,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from http.client import HTTPConnection
@@ -84,6 +85,7 @@ else:
 SERVER_STARTS_S = 30.0  # a server on a thread of C++ has so long to begin
 _DIRECTIONS = "pipeline_per_direction_p2p"  # 2.14
 _EDGES = "pipeline_per_edge_p2p"  # from 2.15 on
+FORM = re.compile(r"(_BASE|(_INTO)?(_TENSOR)?_COALESCED)$")  # in the names of operations
 HAS_HOOKS = hasattr(dist.ProcessGroup, "register_pre_hook")
 """From 2.14 on a process group tells of each collective before and after it is issued."""
 RECONFIGURES = hasattr(dist.ProcessGroup, "reconfigure")
@@ -179,10 +181,15 @@ def add_hooks(
     private.register_post_hook(number, after)
 
 
-def hook_names() -> list[Any]:
-    """How hooks call operations; nothing where there are no hooks."""
+def hook_names() -> dict[Any, str]:
+    """How hooks call operations, and of which each is a form; nothing where there are no hooks.
+
+    From 2.15 on they tell ``ALLGATHER_BASE`` and ``ALLGATHER_COALESCED`` from ``ALLGATHER``.
+    """
+    if not HAS_HOOKS:
+        return {}
     private: Any = import_module("torch._C._distributed_c10d")
-    return list(private.HookOpName.__members__.values()) if HAS_HOOKS else []
+    return {op: FORM.sub("", name) for name, op in private.HookOpName.__members__.items()}
 
 
 def remove_hooks(group: dist.ProcessGroup, number: int) -> None:
