@@ -4,29 +4,41 @@ Every other module of ``runtime`` gets the process groups' types and torch's pri
 that a new torch is met in one place. What differs is asked of torch itself, not concluded from its
 version; ``docs/reference/torch-versions.md`` says with which versions the tests were run.
 
-| what is private or differs | 2.11 | 2.12, 2.13 | 2.14 | why it is needed |
-|---|---|---|---|---|
-| c10d types of ``torch._C`` | there | there | there | no public module has all |
-| ``_world.pg_map``: :func:`store_of` | there | there | there | no public way to that store |
-| ``_world.pg_group_ranks``: :func:`ranks_of_groups` | there | there | there | not in Gloo's dumps |
-| ``register_pre_hook``: :func:`add_hooks` | no | no | yes | to watch what runs natively |
-| ``_dump_fr_trace_json``: :func:`flight_dump` | there | there | there | no public way |
-| the same: :func:`issued_so_far` | there | there | there | Gloo counts sends, too |
-| ``_WorkerServer``: :func:`worker_server` | there | there | there | no public way to it |
-| ``DDP._comm_hooks``: :func:`hooks_of` | there | there | there | a second one is refused in C++ |
-| ``Store.clone``: :func:`own_connection` | there | there | there | its stub lacks it |
-| ``_current_graph_task_id``: :func:`backward_number` | there | there | there | counts them |
-| ``_sleep``: :func:`occupy_gpu` | there | there | there | no public way to be late on a GPU |
-| ``_symmetric_memory``: :func:`symmetric_tensor` | there | there | there | to compare with |
-| ``_SymmetricMemory``: :func:`symmetric_buffer` | there | there | there | alpha; no public way |
-| Python ``Backend``: :data:`PYTHON_BACKENDS` | no | no | yes | hooks and C++ callers see it |
-| ``reconfigure``: :data:`RECONFIGURES` | no | no | yes | groups go on with other ranks |
-| :func:`count_operations` | must | must | warns | native operations are numbered |
-| :func:`allow_monitored_barrier` | Gloo only | Gloo only | CPU groups | ours is called otherwise |
-| pipelining's ``_PipelineStageBase`` ... | there | there | there | no public base class |
-| :func:`announce_inputs` | no need | ``_stage_meta`` | ``_stage_meta`` | to get their gradients |
-| :func:`skip_validation` of shapes | always | if asked | if asked | messages describe themselves |
-| :func:`no_groups_of_its_own` | none | none | by a flag | messages take our links |
+Private, and there in all of 2.11 to 2.15:
+
+| what | why it is needed |
+|---|---|
+| c10d types of ``torch._C`` | no public module has all |
+| ``_world.pg_map``: :func:`store_of` | no public way to that store |
+| ``_world.pg_group_ranks``: :func:`ranks_of_groups` | not in Gloo's dumps |
+| ``_dump_fr_trace_json``: :func:`flight_dump` | no public way |
+| the same: :func:`issued_so_far` | Gloo counts sends, too |
+| ``_WorkerServer``: :func:`worker_server` | no public way to it |
+| ``DDP._comm_hooks``: :func:`hooks_of` | a second one is refused in C++ |
+| ``Store.clone``: :func:`own_connection` | its stub lacks it |
+| ``_current_graph_task_id``: :func:`backward_number` | counts them |
+| ``_sleep``: :func:`occupy_gpu` | no public way to be late on a GPU |
+| ``_symmetric_memory``: :func:`symmetric_tensor` | to compare with |
+| ``_SymmetricMemory``: :func:`symmetric_buffer` | alpha; no public way |
+| pipelining's ``_PipelineStageBase`` ... | no public base class |
+
+What differs:
+
+| what | 2.11 | 2.12, 2.13 | 2.14 | 2.15 | why it is needed |
+|---|---|---|---|---|---|
+| ``register_pre_hook``: :func:`add_hooks` | no | no | yes | yes | to watch what runs natively |
+| :func:`hook_names` | none | none | kinds | forms, too | each is a kind of collective |
+| Python ``Backend``: :data:`PYTHON_BACKENDS` | no | no | yes | yes | hooks and C++ callers see it |
+| ``reconfigure``: :data:`RECONFIGURES` | no | no | yes | yes | groups go on with other ranks |
+| :func:`count_operations` | must | must | warns | warns | native operations are numbered |
+| :func:`allow_monitored_barrier` | Gloo | Gloo | CPU | CPU | ours is called otherwise |
+| :func:`announce_inputs` | no need | must | must | must | to get their gradients |
+| :func:`skip_validation` | always | asked | asked | asked | messages describe themselves |
+| :func:`outputs_of` a stage | cache | cache | cache | states | our links send them |
+| :func:`wants_waits` | no | no | no | yes | a schedule is refused otherwise |
+| :func:`replace_reduction` | one | one | one | two | replicas are averaged |
+| :func:`connect_nothing` | no need | no need | no need | must | waits without a deadline |
+| :func:`no_groups_of_its_own` | none | none | a flag | later | messages take our links |
 """
 
 # ruff: noqa: PLC0414  (an alias tells mypy that a name is for other modules)

@@ -69,9 +69,9 @@ def wait_of(action: Action) -> Action:
 def with_waits(schedule: PipelineSchedule) -> PipelineSchedule:
     r"""The schedule as PyTorch 2.15 and later take it; itself if it has waits already.
 
-    A wait for a REDUCE_GRAD follows it. That for an activation sent follows the backward that the
-    rank can't run before the activation was used, those for gradients sent stand at the end: none
-    of them holds anything up. This is how PyTorch places its own (``_add_wait_send``).
+    A wait for a REDUCE_GRAD follows it. That for an activation follows the backward of the same
+    stage and microbatch, before which the activation was used; those for gradients stand at the
+    end. This is how PyTorch places its own (``_add_wait_send``).
 
     Examples:
         >>> from latecomer.verify.pipeline import decode_csv, with_waits
