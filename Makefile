@@ -21,7 +21,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m latecomer.runtime.optireduce.udp.compiled  # kept for all later runs
 	touch $(READY)
 
-# DeepSpeed is built without its extensions, which this needs no compiler for.
+# DeepSpeed is built without its extensions, which this needs no compiler for. Of torchtitan the parts
+# are used that need no data sets and no logs, which it requires, too.
 $(FRAMEWORKS)/ready: pyproject.toml constraints.txt tests/frameworks/constraints.txt
 	test -x $(FRAMEWORKS)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/pip install -q $(FRAMEWORKS_PINS) setuptools torch
@@ -29,6 +30,8 @@ $(FRAMEWORKS)/ready: pyproject.toml constraints.txt tests/frameworks/constraints
 		accelerate expecttest lightning transformers
 	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(FRAMEWORKS)/bin/pip install -q $(FRAMEWORKS_PINS) \
 		--no-build-isolation deepspeed
+	$(FRAMEWORKS)/bin/pip install -q $(FRAMEWORKS_PINS) --no-deps \
+		docstring_parser spmd_types torchtitan typeguard tyro
 	touch $@
 
 demo: $(READY)   ## synthesize, prove and train with one late rank, beside plain DDP (about a minute)

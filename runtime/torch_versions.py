@@ -4,29 +4,41 @@ Every other module of ``runtime`` gets the process groups' types and torch's pri
 that a new torch is met in one place. What differs is asked of torch itself, not concluded from its
 version; ``docs/reference/torch-versions.md`` says with which versions the tests were run.
 
-| what is private or differs | 2.11 | 2.12, 2.13 | 2.14 | why it is needed |
-|---|---|---|---|---|
-| c10d types of ``torch._C`` | there | there | there | no public module has all |
-| ``_world.pg_map``: :func:`store_of` | there | there | there | no public way to that store |
-| ``_world.pg_group_ranks``: :func:`ranks_of_groups` | there | there | there | not in Gloo's dumps |
-| ``register_pre_hook``: :func:`add_hooks` | no | no | yes | to watch what runs natively |
-| ``_dump_fr_trace_json``: :func:`flight_dump` | there | there | there | no public way |
-| the same: :func:`issued_so_far` | there | there | there | Gloo counts sends, too |
-| ``_WorkerServer``: :func:`worker_server` | there | there | there | no public way to it |
-| ``DDP._comm_hooks``: :func:`hooks_of` | there | there | there | a second one is refused in C++ |
-| ``Store.clone``: :func:`own_connection` | there | there | there | its stub lacks it |
-| ``_current_graph_task_id``: :func:`backward_number` | there | there | there | counts them |
-| ``_sleep``: :func:`occupy_gpu` | there | there | there | no public way to be late on a GPU |
-| ``_symmetric_memory``: :func:`symmetric_tensor` | there | there | there | to compare with |
-| ``_SymmetricMemory``: :func:`symmetric_buffer` | there | there | there | alpha; no public way |
-| Python ``Backend``: :data:`PYTHON_BACKENDS` | no | no | yes | hooks and C++ callers see it |
-| ``reconfigure``: :data:`RECONFIGURES` | no | no | yes | groups go on with other ranks |
-| :func:`count_operations` | must | must | warns | native operations are numbered |
-| :func:`allow_monitored_barrier` | Gloo only | Gloo only | CPU groups | ours is called otherwise |
-| pipelining's ``_PipelineStageBase`` ... | there | there | there | no public base class |
-| :func:`announce_inputs` | no need | ``_stage_meta`` | ``_stage_meta`` | to get their gradients |
-| :func:`skip_validation` of shapes | always | if asked | if asked | messages describe themselves |
-| :func:`no_groups_of_its_own` | none | none | by a flag | messages take our links |
+Private, and there in all of 2.11 to 2.15:
+
+| what | why it is needed |
+|---|---|
+| c10d types of ``torch._C`` | no public module has all |
+| ``_world.pg_map``: :func:`store_of` | no public way to that store |
+| ``_world.pg_group_ranks``: :func:`ranks_of_groups` | not in Gloo's dumps |
+| ``_dump_fr_trace_json``: :func:`flight_dump` | no public way |
+| the same: :func:`issued_so_far` | Gloo counts sends, too |
+| ``_WorkerServer``: :func:`worker_server` | no public way to it |
+| ``DDP._comm_hooks``: :func:`hooks_of` | a second one is refused in C++ |
+| ``Store.clone``: :func:`own_connection` | its stub lacks it |
+| ``_current_graph_task_id``: :func:`backward_number` | counts them |
+| ``_sleep``: :func:`occupy_gpu` | no public way to be late on a GPU |
+| ``_symmetric_memory``: :func:`symmetric_tensor` | to compare with |
+| ``_SymmetricMemory``: :func:`symmetric_buffer` | alpha; no public way |
+| pipelining's ``_PipelineStageBase`` ... | no public base class |
+
+What differs:
+
+| what | 2.11 | 2.12, 2.13 | 2.14 | 2.15 | why it is needed |
+|---|---|---|---|---|---|
+| ``register_pre_hook``: :func:`add_hooks` | no | no | yes | yes | to watch what runs natively |
+| :func:`hook_names` | none | none | kinds | forms, too | each is a kind of collective |
+| Python ``Backend``: :data:`PYTHON_BACKENDS` | no | no | yes | yes | hooks and C++ callers see it |
+| ``reconfigure``: :data:`RECONFIGURES` | no | no | yes | yes | groups go on with other ranks |
+| :func:`count_operations` | must | must | warns | warns | native operations are numbered |
+| :func:`allow_monitored_barrier` | Gloo | Gloo | CPU | CPU | ours is called otherwise |
+| :func:`announce_inputs` | no need | must | must | must | to get their gradients |
+| :func:`skip_validation` | always | asked | asked | asked | messages describe themselves |
+| :func:`outputs_of` a stage | cache | cache | cache | states | our links send them |
+| :func:`wants_waits` | no | no | no | yes | a schedule is refused otherwise |
+| :func:`replace_reduction` | one | one | one | two | replicas are averaged |
+| :func:`connect_nothing` | no need | no need | no need | must | waits without a deadline |
+| :func:`no_groups_of_its_own` | none | none | a flag | later | messages take our links |
 """
 
 # ruff: noqa: PLC0414  (an alias tells mypy that a name is for other modules)
@@ -36,6 +48,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from http.client import HTTPConnection
@@ -61,14 +74,12 @@ from torch.distributed.distributed_c10d import _get_default_group, _world
 if TYPE_CHECKING:
     from torch.distributed.pipelining import schedules, stage
 
-    ComputationType = schedules._ComputationType
     PipelineAction = schedules._Action
     PipelineContext = schedules._PipelineContext
     PipelineScheduleRuntime = schedules._PipelineScheduleRuntime
     PipelineStageBase = stage._PipelineStageBase
 else:
     _PIPELINING = {
-        "ComputationType": ("schedules", "_ComputationType"),
         "PipelineAction": ("schedules", "_Action"),
         "PipelineContext": ("schedules", "_PipelineContext"),
         "PipelineScheduleRuntime": ("schedules", "_PipelineScheduleRuntime"),
@@ -84,7 +95,9 @@ else:
 
 
 SERVER_STARTS_S = 30.0  # a server on a thread of C++ has so long to begin
-_DIRECTIONS = "pipeline_per_direction_p2p"
+_DIRECTIONS = "pipeline_per_direction_p2p"  # 2.14
+_EDGES = "pipeline_per_edge_p2p"  # from 2.15 on
+FORM = re.compile(r"(_BASE|(_INTO)?(_TENSOR)?_COALESCED)$")  # in the names of operations
 HAS_HOOKS = hasattr(dist.ProcessGroup, "register_pre_hook")
 """From 2.14 on a process group tells of each collective before and after it is issued."""
 RECONFIGURES = hasattr(dist.ProcessGroup, "reconfigure")
@@ -180,10 +193,15 @@ def add_hooks(
     private.register_post_hook(number, after)
 
 
-def hook_names() -> list[Any]:
-    """How hooks call operations; nothing where there are no hooks."""
+def hook_names() -> dict[Any, str]:
+    """How hooks call operations, and of which each is a form; nothing where there are no hooks.
+
+    From 2.15 on they tell ``ALLGATHER_BASE`` and ``ALLGATHER_COALESCED`` from ``ALLGATHER``.
+    """
+    if not HAS_HOOKS:
+        return {}
     private: Any = import_module("torch._C._distributed_c10d")
-    return list(private.HookOpName.__members__.values()) if HAS_HOOKS else []
+    return {op: FORM.sub("", name) for name, op in private.HookOpName.__members__.items()}
 
 
 def remove_hooks(group: dist.ProcessGroup, number: int) -> None:
@@ -316,14 +334,57 @@ def take_input_gradients(
     return stage.bwd_cache.pop(microbatch)[:count]
 
 
+def outputs_of(stage: PipelineStageBase, microbatch: int) -> tuple[Any, ...]:
+    """What the forward of ``microbatch`` returned; from 2.15 on it is kept elsewhere."""
+    if hasattr(stage, "fwd_cache"):
+        outputs: tuple[Any, ...] = stage.fwd_cache[microbatch][0]
+        return outputs
+    private: Any = stage
+    return tuple(private._forward_chunk_states[microbatch].live_outputs)
+
+
+def wants_waits() -> bool:
+    """Whether schedules of pipelines need a wait for each send and reduction: from 2.15 on.
+
+    Before there are no such actions, and a file with them is taken for something else.
+    """
+    schedules: Any = import_module("torch.distributed.pipelining.schedules")
+    return hasattr(schedules._ComputationType, "WAIT_SEND_F")
+
+
+def replace_reduction(runtime: PipelineScheduleRuntime, reduce: Callable[..., None]) -> None:
+    """Let ``runtime`` call ``reduce`` for REDUCE_GRAD, and do nothing in the wait for it."""
+    kinds: Any = import_module("torch.distributed.pipelining.schedules")._ComputationType
+    runtime.register_custom_function(kinds.REDUCE_GRAD, reduce)
+    if wants_waits():
+        runtime.register_custom_function(kinds.WAIT_REDUCE_GRAD, lambda *_: None)
+
+
+def connect_nothing(runtime: PipelineScheduleRuntime) -> None:
+    """Let ``runtime`` begin without collectives and messages of its own, which know no deadline.
+
+    From 2.15 on the first step is an all-reduce over the group and a message over each link.
+    Before, stages are asked for the messages.
+    """
+    if not hasattr(runtime, "_p2p_initialized"):
+        return
+    runtime._p2p_initialized = True
+    private: Any = runtime
+    for stage in private._stages:
+        stage.p2p_per_edge = False  # see no_groups_of_its_own
+
+
 def no_groups_of_its_own() -> contextlib.AbstractContextManager[Any]:
     """Inside, a stage is made without process groups of its own.
 
-    From 2.14 on ``TORCH_DISTRIBUTED_PIPELINE_PER_DIRECTION_P2P=1`` makes each stage split its group
-    in two, one for each direction: collective, and an error where the default group is not bound to
-    a device, as with Gloo. Stages whose messages take other ways have no use for them.
+    In 2.14 ``TORCH_DISTRIBUTED_PIPELINE_PER_DIRECTION_P2P=1`` makes each stage split its group in
+    two, one for each direction: collective, and an error where the default group is not bound to a
+    device, as with Gloo. Stages whose messages take other ways have no use for them. From 2.15 on
+    the runtime makes such groups, unless :func:`connect_nothing` keeps it from that; a stage only
+    says whether it wants them, and if not, warns of groups over NCCL.
     """
-    if not hasattr(config, _DIRECTIONS):
-        return contextlib.nullcontext()
-    patched: contextlib.AbstractContextManager[Any] = config.patch(_DIRECTIONS, False)
-    return patched
+    for flag, value in ((_DIRECTIONS, False), (_EDGES, True)):
+        if hasattr(config, flag):
+            patched: contextlib.AbstractContextManager[Any] = config.patch(flag, value)
+            return patched
+    return contextlib.nullcontext()

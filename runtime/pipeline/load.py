@@ -11,6 +11,7 @@ from functools import cached_property
 import msgspec
 import torch
 
+from latecomer.runtime.torch_versions import wants_waits
 from latecomer.verify.core.verdict import Verdict
 from latecomer.verify.errors import ArgumentError, ScheduleRefused
 from latecomer.verify.pipeline import (
@@ -23,6 +24,8 @@ from latecomer.verify.pipeline import (
     lowered,
     read,
     read_csv,
+    with_waits,
+    without_waits,
 )
 from latecomer.verify.pipeline.costs import Costs
 from latecomer.verify.pipeline.render import render
@@ -48,9 +51,11 @@ class VerifiedPipeline:
     def complete(self) -> PipelineSchedule:
         """The schedule with every SEND, RECV and REDUCE_GRAD; the same on all ranks.
 
-        This is what runs, so it is proved, too: ScheduleRefused if it is not.
+        It has waits for them where the torch that is installed wants them. This is what runs, so it
+        is proved, too: ScheduleRefused if it is not.
         """
         complete = lowered(self.schedule, Costs.of(self.schedule.instance))
+        complete = with_waits(complete) if wants_waits() else without_waits(complete)
         return complete if complete is self.schedule else load(complete).schedule
 
     @cached_property

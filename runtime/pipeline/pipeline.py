@@ -39,7 +39,13 @@ from latecomer.runtime.pipeline.stage import DelegatedStage, Gradients
 from latecomer.runtime.pipeline.staging import staging_for
 from latecomer.runtime.pipeline.timing import StepRecorder
 from latecomer.runtime.pipeline.transport import Faults, Transport
-from latecomer.runtime.torch_versions import PipelineScheduleRuntime, PrefixStore, Store, store_of
+from latecomer.runtime.torch_versions import (
+    PipelineScheduleRuntime,
+    PrefixStore,
+    Store,
+    connect_nothing,
+    store_of,
+)
 from latecomer.verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRefused
 from latecomer.verify.pipeline import PipelineSchedule
 
@@ -150,6 +156,7 @@ class Pipeline:
             stages = [self._stage(stage, module, *about) for stage, module in stage_modules.items()]
             timed = self._recorder.with_loss(loss_fn)
             self._runtime = PipelineScheduleRuntime(stages, plan.microbatches, loss_fn=timed)  # type: ignore[no-untyped-call]
+            connect_nothing(self._runtime)
             self._gradients = Gradients(stage_modules, replicas, self._runtime)
             self._run(self.verified)
             opened.callback(self._leave_together)

@@ -3,8 +3,8 @@
 PyTorch's pipeline runtime asks a stage for lists of send and receive operations, which it posts and
 waits for. This stage returns empty lists: a send is handed to the transport at once, and what a
 pass needs is taken from the mailbox when it runs. The passes themselves are PyTorch's own code.
-Relies on private parts of its stage (the outputs of a forward are ``fwd_cache[m][0]``); those that
-differ between versions are in ``latecomer.runtime.torch_versions``.
+Relies on private parts of its stage; those that differ between versions are in
+``latecomer.runtime.torch_versions``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from latecomer.runtime.pipeline.staging import Tensors
 from latecomer.runtime.pipeline.timing import StepRecorder
 from latecomer.runtime.pipeline.transport import Transport
 from latecomer.runtime.torch_versions import (
-    ComputationType,
     PipelineAction,
     PipelineContext,
     PipelineScheduleRuntime,
     PipelineStageBase,
     announce_inputs,
     no_groups_of_its_own,
+    outputs_of,
+    replace_reduction,
     skip_validation,
     take_input_gradients,
 )
@@ -71,7 +72,7 @@ class DelegatedStage(PipelineStageBase):
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         """Hand the activation over; nothing to wait for."""
-        outputs = _dense(self.fwd_cache[fwd_chunk_id][0])
+        outputs = _dense(outputs_of(self, fwd_chunk_id))
         self._transport.send(Action(self.stage_index + 1, "RECV_F", fwd_chunk_id), outputs)
         return []
 
@@ -193,8 +194,7 @@ class Gradients:
         self._reduced = set[int]()
         self._flying: list[tuple[AllReduceWork, list[torch.Tensor]]] = []
         if replicas is not None:
-            reduce = partial(self._reduce, replicas)
-            runtime.register_custom_function(ComputationType.REDUCE_GRAD, reduce)
+            replace_reduction(runtime, partial(self._reduce, replicas))
 
     def wait(self) -> None:
         """Until all averages are in place; RankFailure if a replica is dead or silent."""

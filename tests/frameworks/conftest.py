@@ -18,6 +18,7 @@ spawning.IMPORTED += [
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
+    "torchtitan.tools.utils",
     "transformers.models.gpt2.modeling_gpt2",
     "transformers.trainer",
 ]

@@ -83,8 +83,9 @@ def _run(
 
     groups.update(distributed_c10d._world.pg_map)
     paths: Counter[str] = Counter()
-    for group in groups:
-        paths += Counter(group.paths)
+    for group, (backend, _) in groups.items():
+        if backend != "fake":  # torchtitan's, where a dimension has one rank
+            paths += Counter(group.paths)
 
     parameters = {}
     for key, parameter in script_globals["model"].named_parameters():

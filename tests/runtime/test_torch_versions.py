@@ -18,7 +18,8 @@ from tests.verify.pipeline.documents import one_f_one_b, zero_bubble
 RANKS = 2
 MICROBATCHES = 3
 WIDTH = 4
-FLAG = "pipeline_per_direction_p2p"
+DIRECTIONS = "pipeline_per_direction_p2p"  # torch 2.14
+EDGES = "pipeline_per_edge_p2p"  # from torch 2.15 on
 
 
 def test_other_names_of_pipelining_are_not_there():
@@ -81,18 +82,20 @@ def _gradients_of_a_plain_loop(blocks, x, y, scale):
     return [[parameter.grad / MICROBATCHES for parameter in block.parameters()] for block in blocks]
 
 
-NO_FLAG = pytest.mark.skipif(not hasattr(config, FLAG), reason=f"no {FLAG} in this torch")
-FLAGGED = pytest.param(one_f_one_b, True, marks=NO_FLAG)
+def _flagged(flag):
+    absent = pytest.mark.skipif(not hasattr(config, flag), reason=f"no {flag} in this torch")
+    return pytest.param(one_f_one_b, flag, marks=absent)
 
 
 @pytest.mark.parametrize(
-    ("programs", "flag"), [(one_f_one_b, False), (zero_bubble, False), FLAGGED]
+    ("programs", "flag"),
+    [(one_f_one_b, None), (zero_bubble, None), _flagged(DIRECTIONS), _flagged(EDGES)],
 )
 @on_ranks(RANKS)
 def test_inputs_by_keyword_have_the_gradients_of_a_plain_loop(rank, size, store, programs, flag):
-    """With the flag, stages of PyTorch make groups of their own; ours do not."""
-    if flag:
-        setattr(config, FLAG, True)
+    """With a flag, pipelines of PyTorch make groups. Ours do not, and use no other's."""
+    if flag is not None:
+        setattr(config, flag, True)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     torch.manual_seed(0)
     blocks = [_Scaled() for _ in range(size)]
@@ -107,12 +110,20 @@ def test_inputs_by_keyword_have_the_gradients_of_a_plain_loop(rank, size, store,
     pipeline = Pipeline(own, plan, loss_fn, timeout_s=60)
     inputs = [x] if rank == 0 else []
     target = y if rank == size - 1 else None
+    issued = torch_versions.issued_so_far(dist.group.WORLD)
     pipeline.step(*inputs, target=target, scale=scale)
     pipeline.close()
+    assert torch_versions.issued_so_far(dist.group.WORLD) == issued
+    assert len(torch_versions.ranks_of_groups()) == 1
 
     gradients = [parameter.grad for parameter in own.parameters()]
     assert all(map(torch.equal, gradients, expected))
-    if flag:
-        assert getattr(config, FLAG)  # for the stages of others
+    if flag is None:
+        return
+    assert getattr(config, flag)  # for the stages of others
+    about = (_Scaled(), rank, size, torch.device("cpu"))
+    if flag == DIRECTIONS:
         with pytest.raises(RuntimeError, match="device"):  # what PyTorch's own do over Gloo
-            torch.distributed.pipelining.PipelineStage(_Scaled(), rank, size, torch.device("cpu"))
+            torch.distributed.pipelining.PipelineStage(*about)
+    else:
+        assert torch.distributed.pipelining.PipelineStage(*about).p2p_per_edge

@@ -145,7 +145,7 @@ class PipelineChange(Change):
         "drop double move move neighbours neighbours neighbours overtake elsewhere rewrite fuse "
         "shard claim"
     )
-    KINDS = ("F", "I", "W", "B", "SEND_F", "RECV_F", "SEND_B", "RECV_B")
+    KINDS = str.split("F I W B SEND_F RECV_F SEND_B RECV_B WAIT_SEND_F WAIT_SEND_B")
 
     def rows_of(self, doc: Document) -> list[list[Any]]:
         return doc["programs"]  # type: ignore[no-any-return]

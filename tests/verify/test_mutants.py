@@ -59,7 +59,7 @@ FAMILIES = {
         mutants=MUTANTS // 5,
         properties=str.split(
             "well_formed exactly_once dependencies loss_order communication message_order "
-            "reduce_grad sharding deadlock_free memory"
+            "reduce_grad waits sharding deadlock_free memory"
         ),
     ),
 }

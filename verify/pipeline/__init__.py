@@ -44,6 +44,7 @@ from latecomer.verify.pipeline.schedule import (
 )
 from latecomer.verify.pipeline.torch_csv import decode_csv, encode_csv, read_csv, write_csv
 from latecomer.verify.pipeline.verdict import Bar, Measures, PipelineReport
+from latecomer.verify.pipeline.waits import with_waits, without_waits
 
 __all__ = [
     "Action",
@@ -64,6 +65,8 @@ __all__ = [
     "read_csv",
     "timeline",
     "uniform",
+    "with_waits",
+    "without_waits",
     "write",
     "write_csv",
 ]

@@ -23,8 +23,9 @@ from latecomer.verify.pipeline.structure import (
     well_formed,
 )
 from latecomer.verify.pipeline.verdict import Bar, Exact, LinkSlack, Measures, PipelineReport
+from latecomer.verify.pipeline.waits import waits
 
-COMPLETE: tuple[str, ...] = ("exactly_once", "dependencies", "communication")
+COMPLETE: tuple[str, ...] = ("exactly_once", "dependencies", "communication", "waits")
 """Properties without which nothing can be said about a run."""
 
 BY_PROGRAM: dict[str, Callable[[PipelineSchedule], Result]] = {
@@ -34,6 +35,7 @@ BY_PROGRAM: dict[str, Callable[[PipelineSchedule], Result]] = {
     "communication": communication,
     "message_order": message_order,
     "reduce_grad": reduce_grad,
+    "waits": waits,
     "sharding": sharding,
 }
 """Properties of a well formed schedule, by name; some need those above them."""
@@ -43,6 +45,7 @@ NEEDS = {
     "communication": ("exactly_once",),
     "message_order": ("exactly_once", "communication"),
     "reduce_grad": ("exactly_once",),
+    "waits": ("exactly_once", "communication"),
 }
 
 
@@ -101,7 +104,7 @@ def _lacking(results: dict[str, Result], names: tuple[str, ...]) -> Result | Non
 
 
 def _run(schedule: PipelineSchedule, costs: Costs) -> tuple[Result, Measures | None]:
-    """Property 9, and the measures where it holds."""
+    """Property 10, and the measures where it holds."""
     # First without any messages added: lowering needs compute actions that run to their end.
     graph = build(schedule, costs)
     if graph.cyclic:
@@ -219,7 +222,7 @@ def _slack(graph: Graph, costs: Costs, link: tuple[int, int]) -> LinkSlack:
 
 
 def claims(schedule: PipelineSchedule, measures: Measures | None) -> Result:
-    """Property 11: what ``meta`` claims of the makespan and its bound agrees with what is found."""
+    """Property 12: what ``meta`` claims of the makespan and its bound agrees with what is found."""
     claimed = {name: schedule.meta[name] for name in CLAIMS if name in schedule.meta}
     if claimed and measures is None:
         return unknown("the schedule can't be measured")

@@ -9,7 +9,8 @@ actions before its SEND are over; it holds its link for the occupancy and is the
                  the order of the lower rank's program.
     rendezvous   Each rank's messages also form one in-order stream (as NCCL's): SEND and RECV are
                  worked off in the order of its program, each is over when the message is there,
-                 and none begins before the compute actions that precede it are over.
+                 and none begins before the compute actions that precede it are over. What a rank
+                 computes after a wait for a SEND begins when that message is there.
 
 A schedule that is compute only has its messages implied: sent at once, used when needed.
 An in-order run never has a choice, so the schedule runs to its end exactly if the graph has no
@@ -25,7 +26,15 @@ from typing import NamedTuple
 
 from latecomer.verify.pipeline.costs import Costs
 from latecomer.verify.pipeline.messages import pairs
-from latecomer.verify.pipeline.schedule import COMPUTE, Action, PipelineSchedule, send_of
+from latecomer.verify.pipeline.schedule import (
+    AWAITED_BY,
+    COMPUTE,
+    PER_STAGE,
+    Action,
+    PipelineSchedule,
+    Program,
+    send_of,
+)
 
 
 class Wait(NamedTuple):
@@ -264,6 +273,25 @@ def _explicit(
                     node.waits.append(Wait(previous[queue], f"earlier on {queue}"))
                 if queue is not None:
                     previous[queue] = message[action]
+        if rendezvous and schedule.has_waits:
+            _waited(program, nodes, number, message)
+
+
+def _waited(
+    program: Program, nodes: list[Node], number: dict[Action, int], message: dict[Action, int]
+) -> None:
+    """Compute actions wait for the messages that are waited for before them.
+
+    Messages do so anyway: they are later on the stream of the rank.
+    """
+    awaited: list[Wait] = []  # since the last compute action, which has waited for those before
+    for action in program:
+        if action in number:
+            nodes[number[action]].waits += awaited
+            awaited.clear()
+        elif action.kind in AWAITED_BY and action.kind not in PER_STAGE:
+            send = action._replace(kind=AWAITED_BY[action.kind])
+            awaited.append(Wait(message[send], f"{action} comes before it"))
 
 
 def _queue(message: Node, rank: int, costs: Costs, rendezvous: bool) -> str | None:

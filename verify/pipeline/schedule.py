@@ -15,6 +15,8 @@ and, with the activation of F (``_F``) or the gradient of I or B (``_B``) as dat
     RECV_F, RECV_B   at the stage that needs it
     REDUCE_GRAD      after the last backward of a stage: gradients are scaled (and reduced)
     UNSHARD, RESHARD for sharded stages (FSDP): weights are gathered, freed
+    WAIT_SEND_F, WAIT_SEND_B, WAIT_REDUCE_GRAD
+                     the rank goes on when that SEND, or reduction, is over (PyTorch 2.15 and later)
 
 Kinds and their notation (``3SEND_F1``: stage 3, microbatch 1) are those of
 ``torch.distributed.pipelining``. A program without SEND and RECV is *compute only*: how messages
@@ -39,21 +41,30 @@ Kind = Literal[
     "F", "I", "W", "B",
     "SEND_F", "RECV_F", "SEND_B", "RECV_B",
     "UNSHARD", "RESHARD", "REDUCE_GRAD",
+    "WAIT_SEND_F", "WAIT_SEND_B", "WAIT_REDUCE_GRAD",
 ]  # fmt: skip
 COMPUTE = ("F", "I", "W", "B")
 TOWARDS = {"F": 1, "I": -1, "B": -1}
 """How far from its own stage the result of a compute action is needed; that of W stays."""
 SENDS = ("SEND_F", "SEND_B")
 RECEIVES = ("RECV_F", "RECV_B")
-PER_STAGE = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
+PER_STAGE = ("UNSHARD", "RESHARD", "REDUCE_GRAD", "WAIT_REDUCE_GRAD")
 """Actions of a whole stage: they name no microbatch."""
+WAIT_OF: dict[Kind, Kind] = {
+    "SEND_F": "WAIT_SEND_F",
+    "SEND_B": "WAIT_SEND_B",
+    "REDUCE_GRAD": "WAIT_REDUCE_GRAD",
+}
+"""The kinds that can be waited for, and how their waits are called."""
+AWAITED_BY: dict[Kind, Kind] = {wait: kind for kind, wait in WAIT_OF.items()}
 
 Duplex = Literal["full", "half"]
 Sends = Literal["rendezvous", "buffered"]
 Number = int | float
 
 _ACTION = re.compile(
-    r"(\d{1,9})(?:(F|I|W|B|SEND_F|RECV_F|SEND_B|RECV_B)(\d{1,9})|(UNSHARD|RESHARD|REDUCE_GRAD))",
+    r"(\d{1,9})(?:(F|I|W|B|(?:WAIT_)?SEND_[FB]|RECV_[FB])(\d{1,9})"
+    r"|(UNSHARD|RESHARD|(?:WAIT_)?REDUCE_GRAD))",
     re.ASCII,
 )
 
@@ -169,6 +180,11 @@ class PipelineSchedule(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     def has_messages(self) -> bool:
         """Whether any SEND or RECV is written out."""
         return any(action.kind in SENDS + RECEIVES for _, _, action in self.located())
+
+    @cached_property
+    def has_waits(self) -> bool:
+        """Whether any wait is written out."""
+        return any(action.kind in AWAITED_BY for _, _, action in self.located())
 
     @cached_property
     def rank_of(self) -> dict[int, int]:

@@ -161,7 +161,7 @@ def peak_memory(schedule: PipelineSchedule) -> tuple[int, ...]:
 
 
 def memory(schedule: PipelineSchedule, costs: Costs) -> Result:
-    """Property 10: no rank ever holds more than its limit."""
+    """Property 11: no rank ever holds more than its limit."""
     if costs.memory is None:
         return Result(PROVED.verdict, note="no limit is given")
 
@@ -184,7 +184,7 @@ def _activations(halves: int) -> str:
 
 
 def sharding(schedule: PipelineSchedule) -> Result:
-    """Property 8: of the stages that are gathered anywhere, none computes while it is freed."""
+    """Property 9: of the stages that are gathered anywhere, none computes while it is freed."""
     gathered = {action.stage for _, _, action in schedule.located() if action.kind == "UNSHARD"}
     gathered_now: set[int] = set()
     for located in schedule.located():

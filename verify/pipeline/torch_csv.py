@@ -1,7 +1,8 @@
 """PyTorch's CSV of a pipeline schedule: one row per rank, one action per cell.
 
 ``compute_only`` holds F, I, W, B and empty cells (bubbles, which mean nothing); the runtime adds
-the messages itself. ``compute_comms`` is run as it stands: with every SEND, RECV and REDUCE_GRAD.
+the messages itself. ``compute_comms`` is run as it stands: with every SEND, RECV and REDUCE_GRAD,
+and, for PyTorch 2.15 and later, a wait for each (:mod:`latecomer.verify.pipeline.waits`).
 Both are read by one function; a CSV says nothing about durations, so an instance goes with it.
 ``(0F1;3B0)OVERLAP_F_B`` is read as its parts one after the other, which is how the runtime of
 ``torch.distributed.pipelining`` runs it. Where the runtime adds the messages, it has all that come
@@ -180,7 +181,8 @@ def encode_csv(schedule: PipelineSchedule, form: CsvFormat) -> bytes:
 
     Args:
         schedule: for ``compute_comms`` one with its messages, as
-            ``latecomer.verify.pipeline.lowered`` gives.
+            ``latecomer.verify.pipeline.lowered`` gives, and for PyTorch 2.15 and later
+            ``latecomer.verify.pipeline.with_waits``.
         form: ``compute_only`` leaves out all but F, I, W and B; ``compute_comms`` is the whole.
 
     Raises:

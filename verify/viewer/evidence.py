@@ -23,6 +23,7 @@ MEANINGS = {
     "communication": "every message has a sender and a receiver",
     "message_order": "both ends of a link agree on the order of messages",
     "reduce_grad": "gradients are reduced after the last backward pass",
+    "waits": "every send and reduction is waited for once, or none is",
     "sharding": "sharded weights are there when they are used",
     "memory": "no rank holds more activations than it may",
     "synchronized": "threads of a block are together where they must be",

@@ -58,7 +58,7 @@ KINDS = {
     "GATHER": "gather",
 }
 """By torch's name of an operation, ours; what is missing here is no communication."""
-BY_NAME = {name: KINDS[name.name] for name in hook_names() if name.name in KINDS}
+BY_NAME = {op: KINDS[name] for op, name in hook_names().items() if name in KINDS}
 """The same by torch's object, which is found ten times as fast."""
 
 ROOTED = ("broadcast", "reduce", "scatter", "gather")

@@ -16,7 +16,7 @@ from latecomer.synth.pipeline.robust import Objective
 from latecomer.verify.errors import ArgumentError
 from latecomer.verify.replacing import CERTIFICATE, DRAWING, PYTORCH_CSV, TIMELINE
 
-CsvForm = Literal["compute_only", "compute_comms"]
+CsvForm = Literal["compute_only", "compute_comms", "compute_comms_waits"]
 
 WITHOUT_SOLVER = ("heuristic", *QUICK)
 """The methods that ask no solver."""
@@ -134,7 +134,9 @@ CsvOption = Annotated[
 CsvFormOption = Annotated[
     CsvForm,
     typer.Option(
-        rich_help_panel=MORE, help="With --csv: computation alone, or every SEND and RECV, too."
+        rich_help_panel=MORE,
+        help="With --csv: computation alone; or every SEND and RECV, too; or these, and the waits "
+        "for them, without which PyTorch 2.15 and later don't take them.",
     ),
 ]
 PictureOption = Annotated[

@@ -11,7 +11,7 @@ from latecomer.synth.pipeline import curves, show
 from latecomer.synth.pipeline.answer import PipelineAnswer
 from latecomer.synth.pipeline.compare import DelayComparison
 from latecomer.verify.output import store, write_atomically
-from latecomer.verify.pipeline import lowered, timeline, write, write_csv
+from latecomer.verify.pipeline import lowered, timeline, with_waits, write, write_csv
 from latecomer.verify.pipeline.picture import Sheet, svg, trace
 
 
@@ -45,12 +45,15 @@ def _write_csv(planned: PipelineAnswer, options: PipelineOptions) -> str:
     """
     assert options.csv is not None
     schedule = planned.schedule
-    if options.csv_form == "compute_comms" or schedule.has_messages:
-        write_csv(lowered(schedule, planned.problem.costs), options.csv, "compute_comms")
-        return f"{options.csv} (compute_comms)"
+    if options.csv_form == "compute_only" and not schedule.has_messages:
+        write_csv(schedule, options.csv, "compute_only")
+        return f"{options.csv} (compute_only)"
 
-    write_csv(schedule, options.csv, "compute_only")
-    return f"{options.csv} (compute_only)"
+    complete = lowered(schedule, planned.problem.costs)
+    if options.csv_form == "compute_comms_waits":
+        complete = with_waits(complete)
+    write_csv(complete, options.csv, "compute_comms")
+    return f"{options.csv} (compute_comms{', with waits' if complete.has_waits else ''})"
 
 
 def print_result(result: SearchResult, written: list[str], *, json: bool) -> None:

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from latecomer.verify.core.verdict import Verdict
-from latecomer.verify.pipeline import check, encode_csv, read, read_csv
+from latecomer.verify.pipeline import check, encode_csv, read, read_csv, without_waits
 from latecomer.verify.pipeline.schedule import COMPUTE
 
 BASE = "--stages 4 --microbatches 6"
@@ -68,6 +68,13 @@ def test_json_and_messages(pipeline, tmp_path) -> None:
 
     events = json.loads((tmp_path / "c.trace.json").read_text())["traceEvents"]
     assert sum(event["ph"] == "X" for event in events) == 4 * 6 * 2
+
+    printed = pipeline(f"{BASE} --method 1f1b --force --csv c.csv --csv-form compute_comms_waits")
+    assert "c.csv (compute_comms, with waits)" in printed
+    with_waits = read_csv(tmp_path / "c.csv")
+    assert with_waits.has_waits
+    assert check(with_waits).verdict is Verdict.PROVED
+    assert without_waits(with_waits).programs == with_messages.programs
 
 
 def test_scenarios_and_ranges(pipeline, tmp_path) -> None:

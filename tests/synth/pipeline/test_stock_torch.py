@@ -8,9 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from latecomer.runtime.torch_versions import wants_waits
 from latecomer.synth.pipeline.plan import Solver, plan
 from latecomer.synth.pipeline.problem import make, place
-from latecomer.verify.pipeline import Instance, Link, lowered, write_csv
+from latecomer.verify.pipeline import Instance, Link, lowered, with_waits, write_csv
 from tests.runtime.pipeline.models import batch, loss_fn, model, reference
 from tests.runtime.spawning import spawn, values
 
@@ -43,6 +44,8 @@ def _files(folder: Path) -> list[tuple[str, str, int]]:
         assert method != "cp-sat" or schedule.meta["method"] == "cp-sat"
 
         complete = lowered(schedule, problem.costs)
+        if wants_waits():
+            complete = with_waits(complete)
         for form, source in (("compute_only", schedule), ("compute_comms", complete)):
             path = folder / f"{method}-{form}.csv"
             write_csv(source, path, form)  # type: ignore[arg-type]

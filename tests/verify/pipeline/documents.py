@@ -150,6 +150,28 @@ def with_messages(programs: list[list[str]], stages: int, microbatches: int) -> 
     return done
 
 
+def with_waits(programs: list[list[str]]) -> list[list[str]]:
+    """The same, a wait behind each REDUCE_GRAD, and those for what is sent where PyTorch has them.
+
+    The activation was used where its gradient comes back; gradients are waited for at the end.
+    """
+    result = []
+    for row in programs:
+        waiting: list[str] = []
+        at_the_end = []
+        for action in row:
+            waiting.append(action)
+            stage, kind, m = split(action)
+            if kind == "REDUCE_GRAD":
+                waiting.append(f"{stage}WAIT_REDUCE_GRAD")
+            elif kind == "SEND_B":
+                at_the_end.append(f"{stage}WAIT_SEND_B{m}")
+            elif kind in ("I", "B") and f"{stage}SEND_F{m}" in row:
+                waiting.append(f"{stage}WAIT_SEND_F{m}")
+        result.append(waiting + at_the_end)
+    return result
+
+
 def all_right() -> dict[str, Document]:
     """Schedules of every shape at small sizes, compute only and with messages, by name."""
     shapes = {
@@ -167,6 +189,7 @@ def all_right() -> dict[str, Document]:
         documents[name] = document(programs, microbatches, stages)
         messages = with_messages(programs, stages, microbatches)
         documents[f"{name}-messages"] = document(messages, microbatches, stages)
+        documents[f"{name}-waits"] = document(with_waits(messages), microbatches, stages)
         if len(programs) > 1:
             links = [{"between": [0, 1], "latency": 7, "occupancy": 2, "duplex": "half"}]
             documents[f"{name}-slow"] = document(messages, microbatches, stages, links=links)

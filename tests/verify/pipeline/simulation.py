@@ -41,7 +41,8 @@ class Case:
         for r, row in enumerate(self.programs):
             for stage, _, _ in row:
                 self.rank.setdefault(stage, r)  # the lowest
-        self.explicit = any("_" in kind and "GRAD" not in kind for _, kind, _ in self.all())
+        self.explicit = any(kind[:5] in ("SEND_", "RECV_") for _, kind, _ in self.all())
+        self.awaits = any(kind.startswith("WAIT_") for _, kind, _ in self.all())
 
     def all(self) -> list[tuple[int, str, int]]:
         return [action for row in self.programs for action in row]
@@ -110,11 +111,12 @@ def judge(text: str | bytes) -> Judgement:
         "communication": communication,
         "message_order": _message_order(case) if matched else None,
         "reduce_grad": _reduce(case) if once else None,
+        "waits": _waits(case) if matched else None,
         "sharding": _sharding(case),
         "memory": limits is None or all(p <= k for p, k in zip(peaks, limits, strict=True)),
         "deadlock_free": None,
     }
-    if not (matched and judgement["dependencies"]):
+    if not (matched and judgement["dependencies"] and judgement["waits"]):
         return judgement
 
     judgement["deadlock_free"] = False
@@ -236,6 +238,27 @@ def _reduce(case: Case) -> bool:
     return needless or all(re.fullmatch("c*g", text) for text in texts)
 
 
+def _waits(case: Case) -> bool:
+    """Each rank alone: of one send begin and wait in turn, of reductions all in turn."""
+    if not case.awaits:
+        return True
+    for row in case.programs:
+        begun = defaultdict[object, list[str]](list)
+        for stage, kind, m in row:
+            what = kind.removeprefix("WAIT_")
+            if what == "REDUCE_GRAD":
+                begun["reductions"] += [what if kind == what else "", str(stage)]
+            elif what.startswith("SEND_"):
+                begun[what, stage, m].append(kind)
+        reductions = begun.pop("reductions", [])
+        turns = [reductions[i : i + 4] for i in range(0, len(reductions), 4)]
+        if any(turn != ["REDUCE_GRAD", turn[1], "", turn[1]] for turn in turns):
+            return False
+        if any(kinds != [kinds[0], f"WAIT_{kinds[0]}"] for kinds in begun.values()):
+            return False
+    return True
+
+
 def _sharding(case: Case) -> bool:
     texts = _texts(case, {"UNSHARD": "u", "RESHARD": "r"})
     return all(re.fullmatch("c*|(uc*r)*(uc*)?", text) for text in texts)
@@ -283,12 +306,18 @@ class Run:
             self.ran(r, self.case.makes(stage, kind, m))
         elif data := self.case.carried(stage, kind, m):
             self.post(r, data)
+        elif kind.startswith("WAIT_SEND_") and self.sending(r, (kind[-1], stage, m)):
+            return False
         self.todo[r].popleft()
         return True
 
     def ran(self, r: int, result: Data | None) -> None: ...
 
     def pending(self) -> bool:
+        return False
+
+    def sending(self, r: int, data: Data) -> bool:
+        """Whether a rank that waits for this send has to wait on."""
         return False
 
 
@@ -387,6 +416,9 @@ class InOrder(Run):
 
     def pending(self) -> bool:
         return any(self.streams)
+
+    def sending(self, r: int, data: Data) -> bool:
+        return (True, data) in self.streams[r]
 
     def move(self) -> bool:
         """Begin or end one transfer: of a send and a receive that are both first in line."""

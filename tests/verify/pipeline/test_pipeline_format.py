@@ -19,6 +19,8 @@ from latecomer.verify.pipeline import (
     encode,
     read,
     uniform,
+    with_waits,
+    without_waits,
     write,
 )
 from latecomer.verify.pipeline.render import render
@@ -161,6 +163,11 @@ def _moved(rank: int, position: int, action: str) -> Rows:
     return _with(rank, position, action, _without(action))
 
 
+def _waiting(without: str = "") -> Rows:
+    rows = documents.with_waits(_messages())
+    return [[action for action in row if action != without] for row in rows]
+
+
 WRONG: list[tuple[Rows, str, str, str]] = [
     # rows, the property, the action, what is found
     (_with(0, 0, "3F0"), "well_formed", "3F0", "stage 3"),
@@ -177,6 +184,11 @@ WRONG: list[tuple[Rows, str, str, str]] = [
     (_moved(1, 0, "1RECV_F1"), "message_order", "1RECV_F1", "1RECV_F1 takes the data of 0SEND_F0"),
     (_without("1REDUCE_GRAD"), "reduce_grad", "1REDUCE_GRAD", "not divided"),
     (_moved(1, 6, "1REDUCE_GRAD"), "reduce_grad", "", "comes after it"),
+    (_waiting(without="0WAIT_SEND_F1"), "waits", "0WAIT_SEND_F1", "it is not there"),
+    (_waiting(without="1WAIT_REDUCE_GRAD"), "waits", "1WAIT_REDUCE_GRAD", "it is not there"),
+    (_with(0, 0, "0WAIT_SEND_F1", _waiting()), "waits", "0WAIT_SEND_F1", "nothing to wait for"),
+    (_with(0, 99, "0WAIT_SEND_F1", _waiting()), "waits", "0WAIT_SEND_F1", "nothing to wait for"),
+    (_with(0, 1, "0WAIT_SEND_F0"), "waits", "0WAIT_SEND_F0", "nothing to wait for"),
     (_with(1, 3, "1UNSHARD"), "sharding", "1F0", "its weights are not gathered"),
 ]
 
@@ -228,6 +240,49 @@ def test_a_wait_cycle_is_printed_as_short_as_it_is() -> None:
     assert report.measures is not None
     assert report.measures.makespan_in_order is None
     assert "only because sends are buffered" in report.results["deadlock_free"].note
+
+
+def test_a_rank_reduces_one_stage_at_a_time() -> None:
+    """Waits of two stages on a rank, in turn and at the end."""
+    rows = documents.with_waits(documents.with_messages(documents.looped(2, 2, 2), 4, 2))
+    assert report_of(document(rows, 2, 4)).verdict is Verdict.PROVED
+    waits = [action for action in rows[0] if "WAIT_REDUCE" in action]
+    assert len(waits) == 2
+    rows[0] = [action for action in rows[0] if action not in waits] + waits
+    report = report_of(document(rows, 2, 4))
+    assert report.counterexample is not None
+    assert report.counterexample.property == "waits"
+    assert report.counterexample.action == waits[1].replace("WAIT_", "")
+    assert "one stage at a time" in report.counterexample.expected
+
+
+def test_a_wait_holds_up_what_comes_after_it_if_sends_are_rendezvous() -> None:
+    """Rank 0 stands still until its message is there, and then computes the next one."""
+    rows = documents.with_waits(documents.with_messages(documents.gpipe(2, 2), 2, 2))
+    slow: dict[str, Any] = {"forward": [20, 8], "links": [{"between": [0, 1], "latency": 100}]}
+    at_the_end = report_of(document(rows, 2, **slow))
+    rows[0].remove("0WAIT_SEND_F0")
+    rows[0].insert(rows[0].index("0SEND_F0") + 1, "0WAIT_SEND_F0")
+    at_once = report_of(document(rows, 2, **slow))
+    for report in (at_the_end, at_once):
+        assert report.verdict is Verdict.PROVED
+    assert at_the_end.measures is not None
+    assert at_once.measures is not None
+    assert at_the_end.measures.makespan == at_once.measures.makespan
+    in_order = at_the_end.measures.makespan_in_order
+    assert in_order is not None
+    # 0F1 follows the first message, not 0F0; the second one had to wait for 1F0, which took 8.
+    assert at_once.measures.makespan_in_order == in_order + 20 - 8
+
+
+@pytest.mark.parametrize("name", [name for name in all_right() if name.endswith("-waits")])
+def test_waits_are_added_where_pytorch_adds_them_and_left_out(name: str) -> None:
+    schedule = schedule_of(all_right()[name])
+    without = schedule_of(all_right()[name.replace("-waits", "-messages")])
+    assert without_waits(schedule).programs == without.programs
+    assert with_waits(without).programs == schedule.programs
+    assert with_waits(schedule) is schedule
+    assert without_waits(without) is without
 
 
 def test_a_cycle_of_computations_stops_any_transport() -> None:

@@ -22,6 +22,8 @@ from latecomer.verify.pipeline import (
     lowered,
     read_csv,
     uniform,
+    with_waits,
+    without_waits,
     write_csv,
 )
 from latecomer.verify.pipeline.costs import Costs
@@ -36,6 +38,8 @@ MULTI = [
     "ScheduleDualPipeV",
 ]
 """Classes with two stages per rank."""
+HAS_WAITS = hasattr(pytorch._ComputationType, "WAIT_SEND_F")
+"""This torch wants them (from 2.15 on), or knows none."""
 
 
 class StubStage(_PipelineStageBase):
@@ -83,6 +87,7 @@ def test_built_in_schedules_of_several_stages_are_proved(
         schedule = _proved(path)
         assert (schedule.ranks, schedule.stages, schedule.microbatches) == (4, 8, microbatches)
         assert schedule.has_messages == (form == "compute_comms")
+        assert schedule.has_waits == (HAS_WAITS and form == "compute_comms")
         if name == "ScheduleDualPipeV":  # its pairs of actions are read as their parts
             assert "OVERLAP_F_B" in path.read_text()
 
@@ -116,6 +121,7 @@ def test_pytorch_takes_ours(name: str, tmp_path: Path) -> None:
     schedule = decode_csv(text.encode())
     assert schedule.programs == decode_csv(text.encode(), instance=uniform(doc["stages"])).programs
     complete = lowered(schedule, Costs.of(schedule.instance))
+    complete = with_waits(complete) if HAS_WAITS else without_waits(complete)
     for form, source in [("compute_only", schedule), ("compute_comms", complete)]:
         path = tmp_path / f"{form}.csv"
         write_csv(source, path, form)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from latecomer.runtime.device.kernel import all_reduce
-from latecomer.runtime.device.variants import ALIGNMENT, REGISTERS, TILE, WARPS
+from latecomer.runtime.device.variants import ALIGNMENT, FUSION, REGISTERS, TILE, WARPS
 from latecomer.verify.device.program import SETS
 
 ARCHITECTURES = (80, 90, 100)
@@ -33,7 +33,7 @@ ALL_BUILDS = [
 ]
 """All that ``variants`` may compile: integers have no average."""
 
-OPTIONS = {"num_warps": WARPS, "maxnreg": REGISTERS}
+OPTIONS = {"num_warps": WARPS, "maxnreg": REGISTERS, "enable_fp_fusion": FUSION}
 BIN = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 

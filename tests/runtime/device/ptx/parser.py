@@ -106,6 +106,7 @@ def parse(ptx: str) -> Text:
             labels[found[1]] = len(instructions)
         elif found := INSTRUCTION.match(line):
             sign, guard, name, rest = found.groups()
+            name = name.replace(".shared::cta", ".shared")  # PTX ISA 5.1.7: the same
             operands = tuple(_operand(text) for text in OPERAND.findall(rest))
             instructions.append(Instruction(name, guard or "", bool(sign), operands, number))
         else:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import Counter
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives as funcol
+from torch.distributed.distributed_c10d import _coalescing_manager
 
 import latecomer
 from latecomer.runtime.explain import told
@@ -181,6 +184,41 @@ def test_what_torch_refuses_is_over_when_its_thread_enters_anything_in_any_group
         recorder._hooks.look()
         assert recorder.open_collectives() == ()
     assert [each.kind for each in watched.ranks[rank].collectives if each.failed] == ["all_gather"]
+    dist.destroy_process_group()
+
+
+@needs_hooks
+@on_ranks(2)
+def test_every_form_of_a_collective_is_seen(rank, size, store):
+    """Of tensors and lists of them, coalesced, and as FSDP and compiled code call them."""
+    default_group("gloo", rank, size, store)
+    one = torch.ones(2)
+    both = torch.ones(4)
+    with latecomer.watch() as watched:
+        dist.all_reduce(one)
+        funcol.all_reduce(one, "sum", dist.group.WORLD).wait()
+        with _coalescing_manager():
+            dist.all_reduce(one)
+            dist.all_reduce(both)
+        dist.all_gather([one, one.clone()], one)
+        dist.all_gather_into_tensor(both, one)
+        funcol.all_gather_tensor(one, 0, dist.group.WORLD).wait()
+        with _coalescing_manager():
+            dist.all_gather_into_tensor(both, one)
+        dist.reduce_scatter(one, [one, one.clone()])
+        dist.reduce_scatter_tensor(one, both)
+        funcol.reduce_scatter_tensor(both, "sum", 0, dist.group.WORLD).wait()
+        dist.all_to_all([one, one.clone()], [one, one.clone()])
+        dist.all_to_all_single(both, both.clone())
+        dist.barrier()
+    kinds = Counter(each.kind for each in watched.ranks[rank].collectives)
+    assert kinds == {
+        "all_reduce": 3,
+        "all_gather": 4,
+        "reduce_scatter": 3,
+        "all_to_all": 2,
+        "barrier": 1,
+    }
     dist.destroy_process_group()
 
 
