@@ -18,6 +18,7 @@ from latecomer.runtime.executor.engine import DataEngine
 from latecomer.runtime.executor.load import Runnable, Verified
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.torch_versions import Store
+from latecomer.verify.errors import KernelUnavailable
 
 
 class KernelsInMachines(KernelExecutor[ProvedStages, RankStages]):
@@ -51,6 +52,12 @@ class KernelsInMachines(KernelExecutor[ProvedStages, RankStages]):
             runnable = self.schedules[schedule]
             self._unfit[schedule] = unfit_for_stages(runnable, self._per_machine)
         return self._unfit[schedule]
+
+    def _require_fit(self, schedule: int) -> None:
+        if reason := self.unfit(schedule):
+            machines = self.size // self._per_machine
+            where = f"the ranks are on {machines} machines of {self._per_machine}"
+            raise KernelUnavailable(f"{where}, and {self.schedules[schedule].name}: {reason}")
 
     def _prove(self, schedule: int) -> ProvedStages:
         runnable = self.schedules[schedule]

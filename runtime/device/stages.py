@@ -80,15 +80,15 @@ class ProvedStages:
             for part in machine_parts
             if part.node == machine
         }
-        between: dict[int, tuple[TransferEnd, ...]] = {}
+        between: dict[int, list[TransferEnd]] = {}
         for end in rank_program(schedule, rank).ends:
             stage = int(stage_of[end.index])
             if stage % 2:
-                between[stage] = (*between.get(stage, ()), end)
+                between.setdefault(stage, []).append(end)
         return RankStages(
             stages=int(stage_of.max()) + 1,
             kernels=kernels,
-            between=between,
+            between={stage: tuple(ends) for stage, ends in between.items()},
             widest=max((part.program for part in machine_parts), key=lambda each: each.slots),
         )
 
