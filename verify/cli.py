@@ -179,7 +179,7 @@ def verify(
       verify schedule.json --html schedule.html
       verify schedule.json --loss 2 --draw loss.svg
       verify schedule.json --device 2
-      verify two_nodes.json --device 2 --nodes 2
+      verify stages.json --device 2 --nodes 2
       verify schedule.json --kernel coq
       verify schedule.json --certify proof.v && coqc -Q proofs/coq Latecomer proof.v
       verify -q *.json || echo "not all proved"

@@ -179,9 +179,9 @@ class KernelEngine:
     def abort(self) -> None:
         """Stop at once: kernels that wait end, and put nothing any more."""
         self._is_over = True
-        self._memory.raise_stop()
         with self._news:
             self._news.notify_all()
+        self._memory.raise_stop()
 
     def close(self) -> None:
         """Stop when the operations under way are done, or after ``CLOSE_S`` seconds."""

@@ -116,6 +116,41 @@ def _all_late(rank, size, store, per_machine):
     dist.destroy_process_group()
 
 
+def test_no_host_waits():
+    values(spawn(_no_host_waits, 4, timeout_s=120))
+
+
+def _no_host_waits(rank, size, store):
+    """Rank 3's device comes only when rank 0 has its future; its host would never get there."""
+    device = begin(rank, size, store, per_machine=2)
+    engine = staged([in_stages(2, 2)], store, rank, size, device, 2)
+    if rank == 3:
+        device.current().launch(lambda: _wait_for(store, "rank 0 has its future"))
+    tensor = torch.full((9,), rank + 1.0)
+    copied_after_wait = torch.zeros(9)
+
+    work = engine.submit(tensor)
+    future = work.future()
+    assert work.wait() is tensor
+    device.current().launch(lambda: copied_after_wait.copy_(tensor))
+    if rank == 0:
+        store.set("rank 0 has its future", "")
+    device.current().synchronize()
+
+    assert copied_after_wait.tolist() == [10.0] * 9
+    assert future.wait() is tensor
+    together(store, rank, size, "done")
+    engine.close()
+    device.close()
+    dist.destroy_process_group()
+
+
+def _wait_for(store, key):
+    """Without holding on to the store, which other threads use meanwhile."""
+    while not store.check([key]):
+        time.sleep(0.01)
+
+
 class DiesAt(Observer):
     """Ends the process at a place between machines: as a round begins, or when it has ended."""
 
@@ -186,12 +221,6 @@ def test_a_stop_travels_to_other_machines_where_nobody_takes_what_comes_for_a_su
 def test_without_the_stop_word_that_comes_along_there_would_be_wrong_sums():
     outcomes = values(spawn(_stops, 4, True, timeout_s=120))
     assert outcomes == ["failed", "failed", "wrong sum", "wrong sum"]
-
-
-def _wait_for(store, key):
-    """Without holding on to the store, which other threads use meanwhile."""
-    while not store.check([key]):
-        time.sleep(0.01)
 
 
 def _stops(rank, size, store, is_deaf):
