@@ -110,10 +110,6 @@ def unfit_for_stages(runnable: Runnable, ranks_per_machine: int) -> str:
     schedule = runnable.schedule
     if reason := too_long(rows_of(schedule)):
         return reason
-    if schedule.late and runnable.ranks_per_machine != ranks_per_machine:
-        told = runnable.ranks_per_machine
-        return f"its meta tells of {told} rank(s) per machine, and there are {ranks_per_machine}"
-
     machines = schedule.ranks // ranks_per_machine
     stage_of = in_stages(schedule, machines)
     if wrong := _refutation(faithful(schedule, machines, stage_of)):
@@ -124,6 +120,10 @@ def unfit_for_stages(runnable: Runnable, ranks_per_machine: int) -> str:
     for part in machine_parts:
         if wrong := _wrong_with(check(part.program, part.rounds)):
             return f"stage {part.stage} of machine {part.node} is no kernel's: {wrong}; {REMEDY}"
+
+    told = runnable.ranks_per_machine
+    if schedule.late and told != ranks_per_machine:  # another late rank would part machines
+        return f"its meta tells of {told} rank(s) per machine, and there are {ranks_per_machine}"
     return ""
 
 

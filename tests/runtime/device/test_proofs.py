@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from latecomer.runtime.device import proofs
 from latecomer.runtime.device.allreduce import _rows, _slots
@@ -102,8 +103,8 @@ def test_what_does_not_go_in_stages_and_why(monkeypatch):
         (mixed(2, 2), "is no kernel's"),
         (mixed(2, 3), "it has no stages: completion round"),
         (ring(4), "it has no stages: reduce round 0"),
-        (straggler(4), "its meta tells of 1 rank(s) per machine, and there are 2"),
-        (in_stages(3, 2), "its meta tells of 2 rank(s) per machine, and there are 3"),
+        (in_stages(3, 2), "it has no stages: "),
+        (replace(in_stages(2, 2), meta={}), "its meta tells of 1 rank(s) per machine, and there"),
     ]:
         per_machine = 3 if schedule.ranks == 6 else 2
         assert reason in unfit_for_stages(load(schedule), per_machine)
