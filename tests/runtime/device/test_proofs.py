@@ -103,7 +103,7 @@ def test_what_does_not_go_in_stages_and_why(monkeypatch):
         (mixed(2, 2), "is no kernel's"),
         (mixed(2, 3), "it has no stages: completion round"),
         (ring(4), "it has no stages: reduce round 0"),
-        (in_stages(3, 2), "it has no stages: "),
+        (in_stages(3, 2), "stage 0 of machine 0 is no kernel's: rank 0 hears nothing from rank 2"),
         (replace(in_stages(2, 2), meta={}), "its meta tells of 1 rank(s) per machine, and there"),
     ]:
         per_machine = 3 if schedule.ranks == 6 else 2
