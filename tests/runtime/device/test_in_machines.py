@@ -19,6 +19,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from latecomer.runtime import ddp
+from latecomer.runtime.device import choice
+from latecomer.runtime.device.allreduce import KernelExecutor
 from latecomer.runtime.device.choice import make_executor
 from latecomer.runtime.device.in_machines import IN_STAGES
 from latecomer.runtime.device.several_machines import KernelsInMachines
@@ -340,6 +343,42 @@ def _chosen(rank, size, store):
         executor.submit(torch.ones(9))
     together(store, rank, size, "done")
     executor.close()
+    device.close()
+    dist.destroy_process_group()
+
+
+def test_the_hook_runs_stages_and_gives_the_same_gradients():
+    values(spawn(_hooked, 4, timeout_s=120))
+
+
+def _hooked(rank, size, store):
+    device = begin(rank, size, store, per_machine=2)
+    choice.device_of = lambda of: device  # users name none
+    small = {name: SMALL[name] for name in ("blocks", "staging", "dtypes")}
+    KernelExecutor.__init__.__kwdefaults__.update(small)
+    torch.manual_seed(rank)
+    attached = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 3))
+    plain = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 3))
+    plain.load_state_dict(attached.state_dict())
+    attachment = ddp.attach(attached, in_stages(2, 2), late=1, timeout_s=60.0)
+    works = []
+    submit = attachment.engine.submit
+
+    def noted(*arguments, **options):
+        works.append(submit(*arguments, **options))
+        return works[-1]
+
+    attachment.engine.submit = noted
+    for step in range(3):
+        data = torch.randn(4, 5, generator=torch.Generator().manual_seed(10 * step + rank))
+        for model in (attached, plain):
+            model.zero_grad()
+            model(data).sum().backward()
+        for ours, expected in zip(attached.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, expected.grad)
+    assert {work.by for work in works} == {IN_STAGES}
+    together(store, rank, size, "done")
+    attachment.close()
     device.close()
     dist.destroy_process_group()
 
