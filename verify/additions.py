@@ -107,7 +107,10 @@ def _output_of_collective(parsed: Parsed, report: Report, options: Options) -> O
         )
         output.add("loss", losses)
 
-    if options.device is not None:
+    if options.device is not None and options.nodes is not None:
+        stages = device_command.addition_in_stages(schedule, report, options.device, options.nodes)
+        output.add("device", stages)
+    elif options.device is not None:
         opinion = None
         if options.kernel:
             opinion = partial(kernel.opinion, timeout_s=options.timeout_s)

@@ -133,6 +133,14 @@ Device = Annotated[
         metavar="SETS", rich_help_panel=PROOFS, help="Also prove one kernel per rank (runs: 2)."
     ),
 ]
+Nodes = Annotated[
+    int | None,
+    typer.Option(
+        metavar="M",
+        rich_help_panel=PROOFS,
+        help="With --device: kernels inside M nodes of equally many ranks, transfers between them.",
+    ),
+]
 
 
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -152,6 +160,7 @@ def verify(
     max_bytes: MaxBytes = None,
     slots: Slots = None,
     device: Device = None,
+    nodes: Nodes = None,
     force: Force = False,
     show_version: Version = False,
 ) -> None:
@@ -170,6 +179,7 @@ def verify(
       verify schedule.json --html schedule.html
       verify schedule.json --loss 2 --draw loss.svg
       verify schedule.json --device 2
+      verify stages.json --device 2 --nodes 2
       verify schedule.json --kernel coq
       verify schedule.json --certify proof.v && coqc -Q proofs/coq Latecomer proof.v
       verify -q *.json || echo "not all proved"
@@ -189,6 +199,7 @@ def verify(
         max_bytes=max_bytes,
         slots=slots,
         device=device,
+        nodes=nodes,
         force=force,
     )
     options.require_usable(files)

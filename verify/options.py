@@ -57,6 +57,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         slots: messages that a FIFO holds.
         force: whether files are replaced that this command has not written.
         device: staging sets of the one kernel per rank that is checked, too.
+        nodes: of the machine, each of which has kernels of its own; transfers go between them.
     """
 
     json: bool = False
@@ -73,6 +74,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: str | None = None
     slots: int | None = None
     device: int | None = None
+    nodes: int | None = None
     force: bool = False
 
     @property
@@ -194,6 +196,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                 require_replaceable(option, target, kind, inputs=files, force=self.force)
 
     def _require_sets(self) -> None:
+        if self.nodes is not None and self.device is None:
+            remedy = "Add --device 2"
+            raise ArgumentError("--nodes", self.nodes, "is used only with --device", remedy)
+        if self.nodes is not None and self.kernel:
+            remedy = "Leave one of them out"
+            raise ArgumentError("--nodes", self.nodes, "can't be asked of --kernel", remedy)
         if self.device is None:
             return
         if not 1 <= self.device <= MOST_SETS:

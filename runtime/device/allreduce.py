@@ -6,8 +6,9 @@ memory, compiles and loads the kernel, and after each of these all go on or none
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -33,14 +34,17 @@ from latecomer.verify.errors import ArgumentError, KernelUnavailable, TensorErro
 BLOCKS = 32  # few: all must be on the device at once, since one that waits never makes room
 STAGING = 64 << 20  # bytes
 DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})  # compiling takes a while
+Proved = TypeVar("Proved")
+Loaded = TypeVar("Loaded")
 CAPTURE = "Use transfers (device='transfers'), or leave all-reduces out of the graph"
 
 
-class KernelExecutor(Executor):
+class KernelExecutor(Executor, Generic[Proved, Loaded]):
     """An executor that has kernels: makes, proves and loads what they run.
 
-    Whether anything else runs beside them, subclasses say. What a kernel is launched with is
-    proved, too (``latecomer.runtime.device.proofs``).
+    What that is, and whether anything else runs beside them, subclasses say: *proved* is what is
+    known of a schedule, *loaded* what this rank runs of it for certain late ranks. What a kernel is
+    launched with is proved, too (``latecomer.runtime.device.proofs``).
 
     Args:
         schedules, store, rank, size, options: see :class:`latecomer.Executor`.
@@ -79,10 +83,107 @@ class KernelExecutor(Executor):
         self._dtypes = frozenset(dtypes)
         self._blocks = blocks
         self._staging = staging
-        self._loaded: dict[tuple[int, tuple[int, ...]], LoadedProgram] = {}
-        self._programs_of: dict[int, ProvedPrograms] = {}
+        self._loaded: dict[tuple[int, tuple[int, ...]], Loaded] = {}
+        self._proved: dict[int, Proved] = {}
         self._loading = host.RLock()  # some are made in the background
         super().__init__(schedules, store, rank, size, device=streams, **options)
+
+    def make(self, schedule: int) -> None:
+        """As the executor's; what kernels run is made, proved and loaded, too."""
+        super().make(schedule)
+        if not self.unfit(schedule):
+            self._load(schedule, self.schedules[schedule].late)
+
+    def unfit(self, schedule: int) -> str:
+        """Why kernels do not run a schedule; empty if they do. Alike on all ranks."""
+        raise NotImplementedError
+
+    def _prove(self, schedule: int) -> Proved:
+        """What is known of a schedule that fits."""
+        raise NotImplementedError
+
+    def _load_anew(self, proved: Proved, late: tuple[int, ...]) -> Loaded:
+        """What this rank runs with ``late`` as late ranks; ScheduleRefused if it is not proved."""
+        raise NotImplementedError
+
+    def _load(self, schedule: int, late: tuple[int, ...]) -> Loaded:
+        key = (schedule, late)
+        with self._loading:
+            if key not in self._loaded:
+                if schedule not in self._proved:
+                    self._proved[schedule] = self._prove(schedule)
+                self._loaded[key] = self._load_anew(self._proved[schedule], late)
+                if len(self._loaded) > KEPT:
+                    del self._loaded[next(iter(self._loaded))]
+            return self._loaded[key]
+
+    def _loaded_for(self, work: AllReduceWork) -> Loaded:
+        assert work.key is not None
+        return self._load(*work.key)
+
+    def _unfit_now(self, work: AllReduceWork) -> str:
+        """Why no kernel runs an operation that has a program; empty if one does.
+
+        ArgumentError where a graph is captured that can't hold it.
+        """
+        assert work.key is not None
+        if work.flat.dtype not in self._dtypes:
+            return f"no kernel is compiled for {work.flat.dtype}"
+        if not (reason := self.unfit(work.key[0])):
+            require_no_graph(self._streams)
+        return reason
+
+    def _fit(self) -> list[int]:
+        """The schedules that kernels run; KernelUnavailable if there is none."""
+        fit = [number for number in range(len(self.schedules)) if not self.unfit(number)]
+        if not fit:
+            self._require_fit(0)
+        return fit
+
+    def _require_fit(self, schedule: int) -> None:
+        """KernelUnavailable if kernels do not run a schedule."""
+        if reason := self.unfit(schedule):
+            raise KernelUnavailable(f"{self.schedules[schedule].name}: {reason}")
+
+    def _join(
+        self, layout: Layout, group: StoreExchange, ranks_per_machine: int | None = None
+    ) -> SymmetricMemory:
+        """The memory of all ranks, or of those of this rank's machine (collective)."""
+        names = sorted(str(dtype).removeprefix("torch.") for dtype in self._dtypes)
+        settings = f"{layout} for {', '.join(names)}"
+        agree_on_kernel(group, self._streams, settings, ranks_per_machine)
+        near = group.under("memory")
+        if ranks_per_machine is not None:
+            machine, local_rank = divmod(self.rank, ranks_per_machine)
+            near = dataclasses.replace(
+                near.under(f"machine {machine}"), rank=local_rank, world_size=ranks_per_machine
+            )
+        memory = None
+        problem = ""
+        try:
+            memory = join(layout, near, self.device)
+        except (RuntimeError, OSError) as error:
+            problem = repr(error)
+        agree_that_done(group, "symmetric memory", problem)
+        assert memory is not None
+        return memory
+
+    def _compiled(
+        self, memory: SymmetricMemory, rank: int, group: StoreExchange, loaded: LoadedProgram
+    ) -> Kernel:
+        """The kernel, compiled and loaded on all ranks; ``rank`` is that among ``memory``'s."""
+        kernel = Kernel(memory, rank)
+        problem = ""
+        try:
+            kernel.compile(self._dtypes, loaded)
+        except Exception as error:  # whatever it is: the others must know
+            problem = repr(error)
+        agree_that_done(group, "compiling", problem)
+        return kernel
+
+
+class OneKernelExecutor(KernelExecutor[ProvedPrograms, LoadedProgram]):
+    """Has a kernel that runs a rank's whole part in a schedule; for ranks of one machine."""
 
     def arrivals_ns(self, work: AllReduceWork) -> tuple[int, ...]:
         """By rank, when its device began this operation: nanoseconds of a clock of its own.
@@ -93,40 +194,30 @@ class KernelExecutor(Executor):
         """
         return self._kernels.arrivals_ns(work)
 
-    def make(self, schedule: int) -> None:
-        """As the executor's; the device program is made, proved and loaded, too."""
-        super().make(schedule)
-        if not self.unfit(schedule):
-            self._load(schedule, self.schedules[schedule].late)
-
     def unfit(self, schedule: int) -> str:
         """Why kernels do not run a schedule; empty if they do. Alike on all ranks."""
         return too_long(_rows(self.schedules[schedule]))
 
+    def _prove(self, schedule: int) -> ProvedPrograms:
+        return ProvedPrograms(_whole(self.schedules[schedule]))
+
+    def _load_anew(self, proved: ProvedPrograms, late: tuple[int, ...]) -> LoadedProgram:
+        return LoadedProgram(proved.program(late), self.rank, self.device)
+
     def _connect_kernels(self, group: StoreExchange) -> KernelEngine:
-        """The kernels' engine, for the schedules that kernels run: at least one (collective)."""
+        """The kernels' engine, for the schedules that kernels run (collective)."""
         group = group.under("kernel")
-        fit = [number for number in range(len(self.schedules)) if not self.unfit(number)]
-        first = fit[0]
+        fit = self._fit()
         slots = max(_slots(self.schedules[number]) for number in fit)
         layout = Layout.within(self._staging, self.size, self._blocks, slots)
-        names = sorted(str(dtype).removeprefix("torch.") for dtype in self._dtypes)
-        agree_on_kernel(group, self.device, f"{layout} for {', '.join(names)}")
-        memory = None
-        problem = ""
-        try:
-            memory = join(layout, group.under("memory"), self.device)
-        except (RuntimeError, OSError) as error:
-            problem = repr(error)
-        agree_that_done(group, "symmetric memory", problem)
-        assert memory is not None
-        loaded = self._load(first, self.schedules[first].late)
+        memory = self._join(layout, group)
+        loaded = self._load(fit[0], self.schedules[fit[0]].late)
         self._kernels = KernelEngine(
             self._streams,
             memory,
-            self._compiled(memory, group, loaded),
+            self._compiled(memory, self.rank, group, loaded),
             self.rank,
-            self._program_of,
+            self._loaded_for,
             entered=self.watchdog.enter,
             arrived=self._device_arrived,
             ended=self.end,
@@ -134,42 +225,8 @@ class KernelExecutor(Executor):
         )
         return self._kernels
 
-    def _require_fit(self, schedule: int) -> None:
-        """KernelUnavailable if kernels do not run a schedule."""
-        if reason := self.unfit(schedule):
-            raise KernelUnavailable(f"{self.schedules[schedule].name}: {reason}")
 
-    def _compiled(
-        self, memory: SymmetricMemory, group: StoreExchange, loaded: LoadedProgram
-    ) -> Kernel:
-        """The kernel, compiled and loaded on all ranks."""
-        kernel = Kernel(memory, self.rank)
-        problem = ""
-        try:
-            kernel.compile(self._dtypes, loaded)
-        except Exception as error:  # whatever it is: the others must know
-            problem = repr(error)
-        agree_that_done(group, "compiling", problem)
-        return kernel
-
-    def _load(self, schedule: int, late: tuple[int, ...]) -> LoadedProgram:
-        key = (schedule, late)
-        with self._loading:
-            if key not in self._loaded:
-                if schedule not in self._programs_of:
-                    self._programs_of[schedule] = ProvedPrograms(_whole(self.schedules[schedule]))
-                program = self._programs_of[schedule].program(late)
-                self._loaded[key] = LoadedProgram(program, self.rank, self.device)
-                if len(self._loaded) > KEPT:
-                    del self._loaded[next(iter(self._loaded))]
-            return self._loaded[key]
-
-    def _program_of(self, work: AllReduceWork) -> LoadedProgram:
-        assert work.key is not None
-        return self._load(*work.key)
-
-
-class KernelAllReduce(KernelExecutor):
+class KernelAllReduce(OneKernelExecutor):
     """Runs proved schedules on GPUs of one NVLink domain, a kernel for each operation.
 
     See :class:`KernelExecutor`. Raises KernelUnavailable for a schedule that kernels do not run.
@@ -191,12 +248,10 @@ class KernelAllReduce(KernelExecutor):
         return self._connect_kernels(group)
 
 
-class KernelsAndTransfers(KernelExecutor):
+class KernelsAndTransfers(OneKernelExecutor):
     """Kernels, and transfers for what none can: other dtypes, long programs, no program."""
 
     def _connect(self, group: StoreExchange) -> DataEngine:
-        if all(self.unfit(schedule) for schedule in range(len(self.schedules))):
-            self._require_fit(0)
         kernels = self._connect_kernels(group)
         try:
             transfers = self._connect_transfers(
@@ -205,16 +260,7 @@ class KernelsAndTransfers(KernelExecutor):
         except Exception:
             kernels.close()
             raise
-        return CombinedEngine(kernels, transfers, self._unfit)
-
-    def _unfit(self, work: AllReduceWork) -> str:
-        """Why no kernel runs an operation that has a program; empty if one does."""
-        assert work.key is not None
-        if work.flat.dtype not in self._dtypes:
-            return f"no kernel is compiled for {work.flat.dtype}"
-        if not (reason := self.unfit(work.key[0])):
-            require_no_graph(self._streams)
-        return reason
+        return CombinedEngine(kernels, transfers, self._unfit_now)
 
 
 def require_no_graph(device: Device) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from latecomer.runtime.executor.nccl.streams import Device
 from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.verify.errors import KernelUnavailable
@@ -42,8 +43,13 @@ class Capability(msgspec.Struct, frozen=True):
     reaches: tuple[str, ...]
 
 
-def decide(capabilities: Mapping[int, Capability]) -> str:
-    """Why there will be no kernel on any rank; empty if there will be one on all."""
+def decide(capabilities: Mapping[int, Capability], ranks_per_machine: int | None = None) -> str:
+    """Why there will be no kernel on any rank; empty if there will be one on all.
+
+    ``ranks_per_machine``: kernels are to reach the ranks of the own machine; default: all ranks.
+    """
+    if ranks_per_machine is None:
+        ranks_per_machine = len(capabilities)
     by_rank = sorted(capabilities.items())
     for rank, capability in by_rank:
         if capability.problem:
@@ -51,13 +57,16 @@ def decide(capabilities: Mapping[int, Capability]) -> str:
 
     first = capabilities[0]
     for rank, capability in by_rank:
-        if capability.machine != first.machine:
-            return f"ranks 0 and {rank} are on different machines"
+        first_there = rank // ranks_per_machine * ranks_per_machine
+        if capability.machine != capabilities[first_there].machine:
+            return f"ranks {first_there} and {rank} are on different machines"
         if capability.versions != first.versions:
             return f"rank {rank} has {capability.versions}, rank 0 {first.versions}"
 
     for rank, capability in by_rank:
         for peer, peer_capability in by_rank:
+            if peer // ranks_per_machine != rank // ranks_per_machine:
+                continue
             if peer_capability.device not in capability.reaches:
                 return (
                     f"rank {rank} ({capability.device}) can't raise flags on the device of rank "
@@ -67,10 +76,39 @@ def decide(capabilities: Mapping[int, Capability]) -> str:
     return ""
 
 
-def own_capability(device: torch.device, settings: str) -> Capability:
-    """What this rank can say of itself and ``device``."""
+def agree_on_machines(group: StoreExchange, machine: str) -> int | None:
+    """How many ranks each of several machines has; None if there is one (collective).
+
+    ``machine``: what the device is called, see ``latecomer.runtime.executor.nccl.streams.Device``.
+
+    Raises:
+        KernelUnavailable: there are several that can't have kernels inside; on all ranks.
+    """
+    names = group.all_gather("machine", _machine(machine))
+    machine_of = [names[rank] for rank in range(group.world_size)]
+    machines = list(dict.fromkeys(machine_of))
+    if len(machines) == 1:
+        return None
+    per_machine = len(machine_of) // len(machines)
+    in_order = [name for name in machines for _ in range(per_machine)]
+    if machine_of != in_order or per_machine < 2:
+        other = next(rank for rank, name in enumerate(machine_of) if name != machine_of[0])
+        raise KernelUnavailable(
+            f"ranks 0 and {other} are on different machines, and it is not so that each machine "
+            "has equally many ranks, two or more, with numbers in a row"
+        )
+    return per_machine
+
+
+def _machine(machine: str) -> str:
+    """A name that no other machine has."""
     boot = BOOT.read_text().strip() if BOOT.exists() else ""
-    machine = f"{host.name()} {boot}".strip()
+    return f"{host.name()} {boot} {machine}".strip()
+
+
+def own_capability(device: torch.device, settings: str, machine: str = "") -> Capability:
+    """What this rank can say of itself and ``device``; ``machine``: see ``Device``."""
+    machine = _machine(machine)
     try:
         triton = importlib.import_module("triton")
     except ImportError as error:
@@ -101,12 +139,18 @@ def own_capability(device: torch.device, settings: str) -> Capability:
     return Capability(problem, machine, names[index], versions, reaches)
 
 
-def agree_on_kernel(group: StoreExchange, device: torch.device, settings: str) -> None:
-    """Go on only if all ranks can (collective); else KernelUnavailable, on all."""
-    message = msgspec.json.encode(own_capability(device, settings)).decode()
-    messages = group.all_gather("capability", message)
+def agree_on_kernel(
+    group: StoreExchange, device: Device, settings: str, ranks_per_machine: int | None = None
+) -> None:
+    """Go on only if all ranks can (collective); else KernelUnavailable, on all.
+
+    ``ranks_per_machine``: see :func:`decide`.
+    """
+    own = own_capability(device.tensors, settings, device.machine)
+    messages = group.all_gather("capability", msgspec.json.encode(own).decode())
     decode = msgspec.json.Decoder(Capability).decode
-    if reason := decide({rank: decode(message) for rank, message in messages.items()}):
+    capabilities = {rank: decode(message) for rank, message in messages.items()}
+    if reason := decide(capabilities, ranks_per_machine):
         raise KernelUnavailable(reason)
 
 

@@ -1,8 +1,10 @@
 """What runs schedules on a device: one kernel per operation, or transfers. Decided by all together.
 
 Every way in asks here (DDP's hook, the backend, the modes). Kernels run where all ranks can run
-them; else none does, all take transfers, and all know why. It is said once, by rank 0, and of every
-operation (``AllReduceWork.by``, and ``Record.by`` in what ``latecomer.watch`` remembers).
+them: one for an operation where all are on one machine, and where they are on several, of equally
+many ranks, one for each stage inside these. Else none does, all take transfers, and all know why.
+It is said once, by rank 0, and of every operation (``AllReduceWork.by``, and ``Record.by`` in what
+``latecomer.watch`` remembers).
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ from typing import Any
 import torch
 
 from latecomer.runtime.device.allreduce import KernelsAndTransfers
+from latecomer.runtime.device.capability import agree_on_machines
+from latecomer.runtime.device.in_machines import IN_STAGES
 from latecomer.runtime.device.option import OnDevice
+from latecomer.runtime.device.several_machines import KernelsInMachines
 from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.executor.load import Runnable
 from latecomer.runtime.executor.nccl.engine import DeviceEngine
@@ -55,15 +60,15 @@ def make_executor(
     reason = ""
     if by != "transfers":
         try:
-            with_kernels = KernelsAndTransfers(
-                schedules, PrefixStore("kernels", store), rank, size, device=streams, **options
+            with_kernels, way = _with_kernels(
+                schedules, PrefixStore("kernels", store), rank, size, streams, options
             )
         except KernelUnavailable as error:
             if by == "kernel":
                 raise KernelUnavailable(f"{error}. {REMEDY}") from error
             reason = str(error)
         else:
-            return _reported(with_kernels, "all-reduces by a schedule run as one kernel each")
+            return _reported(with_kernels, f"all-reduces by a schedule run as {way}")
     executor = Executor(
         schedules, PrefixStore("transfers", store), rank, size, device=streams, **options
     )
@@ -74,6 +79,36 @@ def make_executor(
     return _reported(
         executor, f"all-reduces run as transfers, without a kernel: {reason}", logging.WARNING
     )
+
+
+def _with_kernels(
+    schedules: Runnable | Sequence[Runnable],
+    store: Store,
+    rank: int,
+    size: int,
+    device: Device,
+    options: dict[str, Any],
+) -> tuple[Executor, str]:
+    """An executor with kernels, of one machine or several, and how it runs schedules (collective).
+
+    Raises:
+        KernelUnavailable: there are none, on all ranks for the same reason.
+    """
+    group = StoreExchange(store, rank, size, options.get("timeout_s", 300.0))
+    ranks_per_machine = agree_on_machines(group, device.machine)
+    if ranks_per_machine is None:
+        one = KernelsAndTransfers(schedules, store, rank, size, device=device, **options)
+        return one, "one kernel each"
+    several = KernelsInMachines(
+        schedules,
+        store,
+        rank,
+        size,
+        device=device,
+        ranks_per_machine=ranks_per_machine,
+        **options,
+    )
+    return several, f"{IN_STAGES}, {size // ranks_per_machine} machines of {ranks_per_machine}"
 
 
 def _require_alike(group: StoreExchange, by: OnDevice) -> None:

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from latecomer.runtime.device.layout import KEPT, Cut, cut
+from latecomer.runtime.device.layout import KEPT, Cut, cut, epoch_after, stamp_place
 from latecomer.runtime.device.memory import SymmetricMemory
 from latecomer.runtime.device.stamps import StampArrivals
 from latecomer.runtime.device.variants import Kernel, Launch, LoadedProgram
 from latecomer.runtime.executor.nccl.results import Results
-from latecomer.runtime.executor.nccl.streams import Device, StreamEvent
+from latecomer.runtime.executor.nccl.streams import Device, Stream, StreamEvent
 from latecomer.runtime.executor.tcp.connection import Mismatch
 from latecomer.runtime.health.diagnosis import WaitFor
 from latecomer.runtime.host import host, monotonic_now
@@ -36,6 +36,20 @@ COMPARE_S = 0.25  # an operation that takes longer is compared with the others' 
 CLOSE_S = 5.0  # how long closing waits for operations, for the thread, and for the device
 
 _abandoned: list[object] = []  # what a kernel that does not end may still use: kept for good
+
+
+def keep_if_running(stream: Stream, used: object) -> None:
+    """Keep for good what kernels use that have not ended after ``CLOSE_S`` seconds."""
+    limit_s = host.monotonic() + CLOSE_S
+    try:
+        last = stream.record()
+        while not last.query():
+            if host.monotonic() > limit_s:
+                _abandoned.append(used)
+                return
+            host.sleep(LONGEST_S)
+    except Exception:  # what has broken the device: it runs nothing any more, or nobody knows
+        _abandoned.append(used)
 
 
 @dataclass
@@ -156,7 +170,7 @@ class KernelEngine:
         """
         mark = self._marks.get(work.number)
         if mark is not None:
-            stamps = self._memory.read(self._memory.stamps[_place(mark)])
+            stamps = self._memory.read(self._memory.stamps[stamp_place(mark)])
             if (stamps[:, 0] == mark).all():
                 return tuple(stamps[:, 1].tolist())
         requirement = f"must be one of the last {KEPT - 2} operations, and done"
@@ -165,9 +179,9 @@ class KernelEngine:
     def abort(self) -> None:
         """Stop at once: kernels that wait end, and put nothing any more."""
         self._is_over = True
-        self._memory.raise_stop()
         with self._news:
             self._news.notify_all()
+        self._memory.raise_stop()
 
     def close(self) -> None:
         """Stop when the operations under way are done, or after ``CLOSE_S`` seconds."""
@@ -176,21 +190,7 @@ class KernelEngine:
         self.abort()
         if host.current_thread() is not self._thread:
             self._thread.join(CLOSE_S)
-        if not self._has_ended():
-            _abandoned.append((self._memory, self._kernel, list(self._flights.values())))
-
-    def _has_ended(self) -> bool:
-        """Whether the device is past all that was launched, after at most ``CLOSE_S`` seconds."""
-        limit_s = host.monotonic() + CLOSE_S
-        try:
-            last = self._stream.record()
-            while not last.query():
-                if host.monotonic() > limit_s:
-                    return False
-                host.sleep(LONGEST_S)
-        except Exception:  # what has broken the device: it runs nothing any more, or nobody knows
-            return False
-        return True
+        keep_if_running(self._stream, (self._memory, self._kernel, list(self._flights.values())))
 
     def _launch(self, work: AllReduceWork) -> LaunchedOperation:
         before_s = host.monotonic()
@@ -201,11 +201,11 @@ class KernelEngine:
         # operation is, which all ranks must have in common. It stays positive in 64 bits.
         kind = work.description.partition(": ")[2]
         mark = next(self._operations) % 2**31 << 32 | zlib.crc32(kind.encode())
-        launch = Launch(loaded, work.average, self._epoch, _place(mark), mark)
+        launch = Launch(loaded, work.average, self._epoch, stamp_place(mark), mark)
         self._marks[work.number] = mark
         if len(self._marks) > KEPT:
             del self._marks[next(iter(self._marks))]
-        self._epoch = _signed(self._epoch + slicing.pieces)
+        self._epoch = epoch_after(self._epoch, slicing.pieces)
 
         self._stream.wait(self._device.current().record())
         self._stream.launch(lambda: self._kernel.run(work.flat, launch))
@@ -260,7 +260,7 @@ class KernelEngine:
         A kernel that has been seen to begin has entered its operation.
         """
         mark = flight.launch.mark
-        stamps = self._memory.read(self._memory.stamps[_place(mark)])
+        stamps = self._memory.read(self._memory.stamps[stamp_place(mark)])
         marks = stamps[:, 0]
         begun = marks >> 32 == mark >> 32
         for peer in torch.nonzero(begun & (marks != mark)).flatten().tolist():
@@ -277,7 +277,8 @@ class KernelEngine:
 
     def _has_begun(self, flight: LaunchedOperation) -> bool:
         mark = flight.launch.mark
-        return int(self._memory.read(self._memory.stamps[_place(mark), self._rank, :1])) == mark
+        own = self._memory.stamps[stamp_place(mark), self._rank, :1]
+        return int(self._memory.read(own)) == mark
 
     def _missing(self, flight: LaunchedOperation) -> tuple[int, int] | None:
         """The first piece and row whose put has not come to all blocks."""
@@ -294,13 +295,3 @@ class KernelEngine:
     def _broke(self, error: Exception) -> None:
         if not self._is_over:  # else it is a consequence of the failure that stopped us
             self._failed(f"rank {self._rank} {error}", error)
-
-
-def _place(mark: int) -> int:
-    """Where the stamps of an operation stand."""
-    return (mark >> 32) % KEPT
-
-
-def _signed(epoch: int) -> int:
-    """In 32 bits, as the kernel counts."""
-    return (epoch + 2**31) % 2**32 - 2**31

@@ -86,6 +86,16 @@ def cut(numel: int, itemsize: int, program: DeviceProgram, layout: Layout) -> Cu
     return Cut(pieces, max(UNIT, rounded(-(-numel // (pieces * slices)), UNIT)))
 
 
+def stamp_place(mark: int) -> int:
+    """Where the stamps of an operation stand, by its number, the upper half of its mark."""
+    return (mark >> 32) % KEPT
+
+
+def epoch_after(epoch: int, pieces: int) -> int:
+    """The epoch that comes ``pieces`` later, in 32 bits with a sign, as the kernel counts."""
+    return (epoch + pieces + 2**31) % 2**32 - 2**31
+
+
 def rounded(size: int, unit: int) -> int:
     """``size``, or the next multiple of ``unit``."""
     return -(-size // unit) * unit

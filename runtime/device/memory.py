@@ -31,6 +31,7 @@ class SymmetricMemory:
     Attributes:
         bases: int64[ranks] on the device: the address of each rank's buffer.
         flags: int32[set, slot, block], stamps: int64[KEPT, rank, 2], stop: int32[1], of this rank.
+            Behind the stop word is one that nobody reads.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class SymmetricMemory:
         self.flags = flags.view(SETS, layout.slots, layout.blocks)
         stamps = buffer[layout.stamps_at :].view(torch.int64)[: 2 * KEPT * layout.ranks]
         self.stamps = stamps.view(KEPT, layout.ranks, 2)
-        self.stop = buffer[layout.stop_at :].view(torch.int32)[:1]
+        self._stop_or_not = buffer[layout.stop_at :].view(torch.int32)[:2]
+        self.stop = self._stop_or_not[:1]
         # A kernel that waits never ends by itself: what looks at it must not queue behind it.
         self._aside: Any = None
         self._one = torch.ones(1, dtype=torch.int32)
@@ -61,9 +63,19 @@ class SymmetricMemory:
             return words.to("cpu", copy=True)
 
     def raise_stop(self) -> None:
-        """End this rank's kernels as soon as they wait; for good."""
+        """End this rank's kernels as soon as they wait; for good, and before it returns."""
         with self._beside():
             self.stop.copy_(self._one, non_blocking=True)
+        if self._aside is not None:
+            self._aside.synchronize()
+
+    def raise_stop_if(self, raised: torch.Tensor) -> None:
+        """On the current stream: likewise, if one of ``raised`` (int32) is not 0.
+
+        It only stores, a word or the one behind it: the host may raise the word in between.
+        """
+        place = (raised == 0).all().long().view(1)
+        self._stop_or_not.index_fill_(0, place, 1)
 
     def _beside(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if self._aside is None else torch.cuda.stream(self._aside)

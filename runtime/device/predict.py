@@ -21,12 +21,18 @@ enqueue it is not in it.
 
 Each of these is one number, and a range around it in which all published times lie. They can do
 nothing before the last arrival, so a late rank changes nothing for them.
+
+On several machines ours goes in *stages*: two kernels inside, and transfers between them. Of p
+pieces of a tensor the kernels of one run beside the transfers of another: at best the longer of the
+two, and a p-th of the other; at worst one after the other.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 from latecomer.synth.cost import (
     Cost,
@@ -38,6 +44,11 @@ from latecomer.synth.cost import (
     straggler_cost,
     waiting_cost,
 )
+from latecomer.synth.straggler.generate import generate
+from latecomer.synth.twolevel.cost import level_costs
+from latecomer.synth.twolevel.machine import Machine
+from latecomer.synth.twolevel.ring import hierarchical_ring
+from latecomer.synth.twolevel.staged import staged
 from latecomer.verify.core.schedule import Schedule
 
 SOURCES = {
@@ -54,6 +65,7 @@ SOURCES = {
     "GPUs, 0.5 MB: 7, 10, 13 us; less their reading, 5.7 us each time",
     "symmetric": "github.com/vllm-project/vllm/pull/42324: PyTorch's symmetric memory, 0.5 to 128 "
     "MiB, and NCCL",
+    "network": "github.com/NVIDIA/nccl-tests/issues/290: 46 to 48 GB/s for each NIC of 400 Gbit/s",
 }
 """Where the numbers are from."""
 
@@ -72,6 +84,10 @@ SPREAD = {
     "multimem": (0.9, 1.2),
 }
 """The range around the number, for each: published times are in it."""
+
+NETWORK_HOPS_US = {"LL": 2.7, "Simple": 14.0}  # tuner: one hop of a ring over the network
+NETWORK = 46e9, 48e9  # network: bytes per second of a GPU that has a NIC of its own
+HALF_STAGING = 2**25  # bytes: of what a kernel receives, so much fits into one of the two sets
 
 TOUCHES = 3  # of the own memory for each byte that comes: read it, read the own, write the sum
 
@@ -150,6 +166,27 @@ def priced(way: str, least: Cost, most: Cost, nbytes: int, machine: GpuMachine) 
     return Range(seconds(least, low_start, low, beta), worst)
 
 
+def in_stages(schedule: Schedule, ranks: Machine, nbytes: int, machine: GpuMachine) -> Range:
+    """The time of a schedule by kernels inside machines, each GPU of which has a NIC of its own.
+
+    Its late rank, if it has one, is late as for :func:`ours`.
+    """
+    network, inside = level_costs(schedule, ranks)
+    second_start = priced("kernel", Cost(0, Fraction(0)), Cost(0, Fraction(0)), 0, machine)
+    kernels = priced("kernel", inside, inside, nbytes, machine)
+    kernels_low = kernels.low + second_start.low
+    kernels_high = kernels.high + second_start.high
+
+    bytes_between = float(network.share) * nbytes
+    slowest, fastest = NETWORK
+    low = network.messages * NETWORK_HOPS_US["LL"] * 1e-6 + bytes_between / fastest
+    high_us = STARTS_US["Simple"] + NETWORK_HOPS_US["Simple"]
+    high = network.messages * high_us * 1e-6 + bytes_between / slowest
+    pieces = max(1, math.ceil(float(inside.share) / 2 * nbytes / HALF_STAGING))
+    overlapped = max(kernels_low, low) + min(kernels_low, low) / pieces
+    return Range(overlapped, kernels_high + high)
+
+
 def others(way: str, n: int, nbytes: int, machine: GpuMachine) -> Range | None:
     """The time of an all-reduce of :data:`SPREAD`; nothing where the machine can't do it."""
     steps = 2 * (n - 1)
@@ -200,6 +237,22 @@ def table(n: int, machine: GpuMachine) -> str:
     return "\n".join(lines)
 
 
+def table_of_stages(machines: int, per_machine: int, machine: GpuMachine) -> str:
+    """The page's table for several machines, in Markdown: microseconds, 64 KiB to 1 GiB."""
+    link = Link(alpha_s=0.0, bandwidth=1.0)  # what is made does not depend on it
+    ranks = Machine(machines, per_machine, per_machine, inner=link, outer=link)
+    late = staged(ranks, ranks.ranks - 1, generate(machines))
+    on_time = hierarchical_ring(ranks)
+    lines = [f"| {machines} x {per_machine} {machine.name} | late | nobody late |", "|--:|--:|--:|"]
+    for power in range(8):
+        nbytes = 2**16 << 2 * power
+        times = [str(in_stages(each, ranks, nbytes, machine)) for each in (late, on_time)]
+        size = f"{nbytes >> 10} KiB" if nbytes < 2**20 else f"{nbytes >> 20} MiB"
+        lines.append(f"| {size} | " + " | ".join(times) + " |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
     for ranks, kind in ((8, H100), (4, H100), (2, H100), (8, A100)):
         print(table(ranks, kind), end="\n\n")
+    print(table_of_stages(2, 8, H100))

@@ -164,11 +164,15 @@ class StreamPool:
 
 
 class SimulatedDevice:
-    """A device of one process, with two pools of so many streams; ``close`` ends its threads."""
+    """A device of one process, with two pools of so many streams; ``close`` ends its threads.
+
+    Devices with different names of a ``machine`` are taken to be on different ones.
+    """
 
     backend = "gloo"
 
-    def __init__(self, pool: int = POOL) -> None:
+    def __init__(self, pool: int = POOL, machine: str = "") -> None:
+        self.machine = machine
         self.tensors = torch.device("cpu")
         self.error: Exception | None = None
         self.graph: SimulatedGraph | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from latecomer.runtime.device.layout import cut
+from latecomer.runtime.device.layout import Cut, cut
 from latecomer.runtime.device.memory import SymmetricMemory
 from latecomer.runtime.device.stamps import DeviceClock
 from latecomer.runtime.host import host
@@ -90,8 +90,15 @@ class Kernel:
 
     def run(self, flat: torch.Tensor, launch: Launch) -> None:
         """Enqueue an operation on the current stream (interpreter: run it), in place."""
+        self.run_cut(flat, launch, self.cut(flat, launch.loaded.program))
+
+    def cut(self, flat: torch.Tensor, program: DeviceProgram) -> Cut:
+        """How a tensor is cut for a program."""
+        return cut(flat.numel(), flat.itemsize, program, self._memory.layout)
+
+    def run_cut(self, flat: torch.Tensor, launch: Launch, slicing: Cut) -> None:
+        """As :meth:`run`, of a tensor that is cut so on all ranks."""
         aligned = flat if flat.data_ptr() % ALIGNMENT == 0 else flat.clone()
-        slicing = cut(flat.numel(), flat.itemsize, launch.loaded.program, self._memory.layout)
         self._launch(aligned, launch, slicing.pieces, slicing.part)
         if aligned is not flat:
             flat.copy_(aligned)

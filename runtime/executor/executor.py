@@ -297,8 +297,9 @@ class Executor:
         streams: Device,
         group: StoreExchange,
         others_idle: Callable[[], bool] = lambda: True,
+        engine: Callable[..., DeviceEngine] = DeviceEngine,
     ) -> DeviceEngine:
-        return DeviceEngine(
+        return engine(
             streams,
             group.under("data"),
             self._most_phases(),

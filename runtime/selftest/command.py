@@ -25,6 +25,13 @@ def selftest(
         list[Path] | None,
         typer.Option(help="Schedule files to test; default: one of each kind for RANKS."),
     ] = None,
+    machines: Annotated[
+        int | None,
+        typer.Option(
+            metavar="M",
+            help="GPUs, simulated: take the ranks for those of M machines; kernels inside them.",
+        ),
+    ] = None,
     algorithm: Annotated[
         Literal["schedule", "optireduce"], typer.Option(help="optireduce goes over UDP; CPU.")
     ] = "schedule",
@@ -41,6 +48,7 @@ def selftest(
       latecomer selftest
       latecomer selftest --device cuda --json gpus.json
       latecomer selftest --device simulated --ranks 2
+      latecomer selftest --device simulated --ranks 4 --machines 2
       latecomer selftest --algorithm optireduce
       latecomer selftest --ranks 8 --schedule schedule.json
     """
@@ -55,7 +63,10 @@ def selftest(
     if device != "cpu" and algorithm == "schedule" and not schedule:
         from latecomer.runtime.selftest.device.command import on_gpus
 
-        raise typer.Exit(0 if on_gpus(device, ranks, json, say) else 1)
+        raise typer.Exit(0 if on_gpus(device, ranks, json, say, machines=machines or 1) else 1)
+    if machines is not None:
+        text = "is for --device cuda and simulated, without --schedule and --algorithm"
+        raise ArgumentError("--machines", machines, text)
     ranks = ranks or 4
     if algorithm == "schedule":
         schedules = _from_files(schedule, ranks) if schedule else _of_each_kind(ranks)

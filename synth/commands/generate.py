@@ -24,6 +24,7 @@ from latecomer.synth.commands.nodes import (
     NetworkPorts,
     OuterAlpha,
     OuterBandwidth,
+    Stages,
     make_for_nodes,
     parse_machine,
     refuse_links_of_no_use,
@@ -47,7 +48,14 @@ from latecomer.verify.errors import ArgumentError, MissingArgument
 from latecomer.verify.replacing import Force
 
 EITHER = "Leave one of them out"
-MACHINE_OPTIONS = ["nodes", "per_node", "network_ports", "outer_alpha", "outer_bandwidth"]
+MACHINE_OPTIONS = [
+    "nodes",
+    "per_node",
+    "network_ports",
+    "outer_alpha",
+    "outer_bandwidth",
+    "stages",
+]
 
 RanksIfAny = Annotated[int | None, typer.Option("--n", "-n", "--ranks", help="Number of ranks.")]
 DelayOfGenerate = Annotated[
@@ -85,6 +93,7 @@ class GenerateOptions:
     network_ports: int | None
     outer_alpha: str | None
     outer_bandwidth: str | None
+    stages: bool
 
 
 def generate(
@@ -106,6 +115,7 @@ def generate(
     network_ports: NetworkPorts = None,
     outer_alpha: OuterAlpha = None,
     outer_bandwidth: OuterBandwidth = None,
+    stages: Stages = False,
     solver: Solver = "z3",
     seed: Seed = 0,
     effort: Effort = 1.0,
@@ -129,6 +139,7 @@ def generate(
       synth generate --n 8 --late 6,7 --arrivals 3,9
       synth generate --n 4 --delay 1 --exact
       synth generate --nodes 2 --per-node 8 --bytes 1GiB
+      synth generate --nodes 2 --per-node 8 --bytes 64MiB --stages
     """
     common = CommonOptions(
         m=m,
@@ -159,6 +170,7 @@ def generate(
         network_ports=network_ports,
         outer_alpha=outer_alpha,
         outer_bandwidth=outer_bandwidth,
+        stages=stages,
     )
     _make(context, options)
 
@@ -234,7 +246,7 @@ def _make_for_nodes(
     parsed = parse_machine(machine)
     _refuse_exact(context)
     _refuse_straggler_options(options, beside="--nodes")
-    make_for_nodes(options.common, buffer, parsed, late=_first(late))
+    make_for_nodes(options.common, buffer, parsed, late=_first(late), stages=options.stages)
 
 
 def _first(late: Sequence[int]) -> int | None:

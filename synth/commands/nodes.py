@@ -61,6 +61,14 @@ OuterBandwidth = Annotated[
         help=f"Bandwidth of a network port (default: {LINK_BETWEEN_NODES[1]}).",
     ),
 ]
+Stages = Annotated[
+    bool,
+    typer.Option(
+        "--stages",
+        rich_help_panel=PANEL,
+        help="Only in stages, inside nodes or between them: for GPUs of several machines.",
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +94,7 @@ def nodes(
     network_ports: NetworkPorts = None,
     outer_alpha: OuterAlpha = None,
     outer_bandwidth: OuterBandwidth = None,
+    stages: Stages = False,
     alpha: Annotated[str | None, latency(LINK[0])] = None,
     bandwidth: Annotated[str | None, bandwidth_each_way(LINK[1])] = None,
     late: LateRank = None,
@@ -106,6 +115,7 @@ def nodes(
     Examples:
       synth nodes --nodes 2 --per-node 8 --bytes 1GiB
       synth nodes --nodes 2 --per-node 4 --network-ports 1 --late 3 --bytes 1MiB
+      synth nodes --nodes 2 --per-node 8 --bytes 64MiB --stages
     """
     common = CommonOptions(
         m=m,
@@ -133,7 +143,7 @@ def nodes(
         outer_bandwidth=outer_bandwidth,
     )
     refuse_links_of_no_use(context, machine)
-    make_for_nodes(common, buffer, parse_machine(machine), late=late)
+    make_for_nodes(common, buffer, parse_machine(machine), late=late, stages=stages)
 
 
 def refuse_links_of_no_use(context: typer.Context, machine: MachineOptions) -> None:
@@ -164,7 +174,7 @@ def parse_machine(options: MachineOptions) -> Machine:
 
 
 def make_for_nodes(
-    common: CommonOptions, buffer: str, machine: Machine, *, late: int | None
+    common: CommonOptions, buffer: str, machine: Machine, *, late: int | None, stages: bool
 ) -> None:
     """Search, write and show it; ArgumentError before the search for what can't be asked."""
     with nothing_written_if_interrupted(), searching(common.quiet) as progress:
@@ -174,6 +184,7 @@ def make_for_nodes(
             late=late,
             m=common.m,
             chunks=common.chunks,
+            stages=stages,
             seed=common.seed,
             effort=common.effort,
             time_limit_s=common.time_limit_s,

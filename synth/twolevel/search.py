@@ -7,6 +7,8 @@ Candidates:
                         both extremes of ``burst``; needs mates at home
     flat                the schedule for n equal ranks, its rounds split to keep to the ports
     hierarchical ring   no use of the wait; likewise split where ports are few
+    stages              :mod:`latecomer.synth.twolevel.staged`, only where asked for: GPUs run it,
+                        and the hierarchical ring, by kernels inside the nodes
 
 The winner has the least time with barriers (:func:`latecomer.synth.twolevel.cost.completion_s`);
 the time without is told beside it and may prefer another.
@@ -31,6 +33,7 @@ from latecomer.synth.twolevel.cost import completion_s, network_rounds, overlapp
 from latecomer.synth.twolevel.machine import Machine
 from latecomer.synth.twolevel.network import fitted, network_ports
 from latecomer.synth.twolevel.ring import hierarchical_ring
+from latecomer.synth.twolevel.staged import staged
 from latecomer.synth.twolevel.waiting import waiting
 from latecomer.verify.core.schedule import Phase, Schedule
 from latecomer.verify.core.verdict import Report, Verdict
@@ -39,6 +42,8 @@ from latecomer.verify.errors import ArgumentError, SearchTimeout, SynthesisError
 LARGEST = 2**14
 """Ranks times chunks of a two-level schedule: the rounds are built one by one, in seconds."""
 
+MOST_SHARD_CHUNKS = 16
+"""Of the schedule in stages: a message inside a node is a chunk, too."""
 MOST_FLAT_M = 8
 """Chunks per helper of the flat schedule."""
 # The bound is balanced without its ceilings, and no schedule is at it: the best number is near the
@@ -99,6 +104,7 @@ def search(
     late: int | None = None,
     m: int | None = None,
     chunks: int | None = None,
+    stages: bool = False,
     seed: int = 0,
     effort: float = 1.0,
     time_limit_s: float | None = None,
@@ -111,9 +117,11 @@ def search(
         machine: nodes, ranks, network ports, and the links of both levels.
         buffer_bytes: size of the whole buffer.
         late: the late rank; the last one by default.
-        m: chunks per helper, (n - 1) * m in all, of every candidate that uses the wait,
+        m: chunks per helper, (n - 1) * m in all, of every candidate that uses the wait (stages:
+            (M - 1) * m of each shard),
         chunks: or this many. By default some numbers of chunks are tried (two-level), or the one
-            that is best for the outer link (flat).
+            that is best for the outer link (flat; stages, of each shard).
+        stages: only candidates of which every round of a rank is inside its node or between nodes.
         seed, effort, time_limit_s, solver: of the search for the flat schedule.
         progress: is told what is being made.
 
@@ -136,13 +144,11 @@ def search(
     if late is None:
         late = machine.ranks - 1
     if chunks is None and m is not None:
-        chunks = (machine.ranks - 1) * m
+        chunks = ((machine.nodes if stages else machine.ranks) - 1) * m
     _require(machine, late, buffer_bytes, m, chunks)
 
     find_flat = partial(
         search_flat,
-        machine.ranks,
-        late=late,
         seed=seed,
         effort=effort,
         time_limit_s=time_limit_s,
@@ -150,7 +156,10 @@ def search(
         progress=progress,
     )
     left_out: list[str] = []
-    schedules = _schedules(machine, buffer_bytes, late, chunks, find_flat, progress, left_out)
+    if stages:
+        schedules = _in_stages(machine, buffer_bytes, late, chunks, find_flat, progress)
+    else:
+        schedules = _schedules(machine, buffer_bytes, late, chunks, find_flat, progress, left_out)
     candidates = [_costed(name, schedule, machine, buffer_bytes) for name, schedule in schedules]
     candidates.sort(key=lambda candidate: candidate.seconds)
     return _answer(machine, late, buffer_bytes, candidates, left_out)
@@ -237,9 +246,36 @@ def _schedules(
     slowest_link = machine.outer if machine.nodes > 1 else machine.inner
     chunks = given_chunks or best_chunks(n, buffer_bytes, slowest_link, MOST_FLAT_M * (n - 1))
     try:
-        yield "flat", fitted(find_flat(chunks=chunks).schedule, machine.node_of, ports)
+        flat = find_flat(n, late=late, chunks=chunks).schedule
+        yield "flat", fitted(flat, machine.node_of, ports)
     except (ArgumentError, SearchTimeout) as error:
         left_out.append(f"flat: {error}")
+
+
+def _in_stages(
+    machine: Machine,
+    buffer_bytes: int,
+    late: int,
+    given_chunks: int | None,
+    find_flat: Callable[..., StragglerAnswer],
+    progress: Progress,
+) -> Iterator[tuple[str, Schedule]]:
+    """Names and schedules of those whose rounds are inside the nodes or between them."""
+    if machine.nodes == 1 or machine.per_node == 1:
+        shown = f"{machine.nodes} nodes of {machine.per_node} ranks"
+        requirement = "is for two nodes or more, of two ranks or more"
+        raise ArgumentError("--stages", shown, requirement, "Leave it out")
+    ports = machine.network_ports
+    yield "hierarchical ring", fitted(hierarchical_ring(machine), machine.node_of, ports)
+
+    progress("stages")
+    chunks = given_chunks
+    if chunks is None:
+        shard_bytes = max(1, buffer_bytes // machine.per_node)
+        chunks = best_chunks(machine.nodes, shard_bytes, machine.outer, MOST_SHARD_CHUNKS)
+    home = late // machine.per_node
+    between = find_flat(machine.nodes, late=home, chunks=chunks).schedule
+    yield "stages", fitted(staged(machine, late, between), machine.node_of, ports)
 
 
 def _tried_chunks(machine: Machine, buffer_bytes: int) -> list[int]:

@@ -48,6 +48,7 @@ NOT_RUN = {
 }
 PREPARED = (
     "synth generate --n 8",
+    "synth generate --nodes 2 --per-node 4 --bytes 1MiB --stages -o stages.json",
     "synth pipeline --stages 4 --microbatches 8 -o pipeline.json --csv pytorch_schedule.csv",
     "synth export schedule.json --to msccl-xml -o algorithm.xml",
     "cp examples/arrivals/SE.json arrivals.json",

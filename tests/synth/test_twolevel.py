@@ -19,6 +19,7 @@ from latecomer.synth.twolevel.machine import Machine
 from latecomer.synth.twolevel.network import fitted, network_ports
 from latecomer.synth.twolevel.ring import hierarchical_ring
 from latecomer.synth.twolevel.search import search, two_level
+from latecomer.synth.twolevel.staged import staged
 from latecomer.synth.twolevel.waiting import mates_of, owner
 from latecomer.verify import Phase, Schedule, Transfer, Verdict, check, read
 from latecomer.verify.errors import ArgumentError
@@ -314,3 +315,38 @@ def test_claims_about_rounds_are_dropped() -> None:
     result = fitted(schedule, [0, 0, 1, 1, 2, 2], 1)
     assert "optimal" not in result.meta
     assert result.meta["method"] == schedule.meta["method"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 4), st.integers(2, 5), st.integers(1, 3), st.data())
+def test_in_stages(nodes: int, per_node: int, chunks: int, data) -> None:
+    """Proved for any late rank; all network messages of a node at once; every rank waits for less.
+
+    Without a network port for each rank its rounds are split, and it is still right.
+    """
+    machine = machine_of(nodes, per_node)
+    late = data.draw(st.integers(0, machine.ranks - 1))
+    between = generate.generate(nodes, late=late // per_node, chunks=chunks)
+    schedule = staged(machine, late, between)
+    assert check(schedule).verdict is Verdict.PROVED
+    assert network_ports(schedule, machine.node_of, per_node).verdict is Verdict.PROVED
+    assert network_rounds(schedule, machine) == between.completion_rounds
+    for _, _, transfers in schedule.located_rounds():
+        kinds = {machine.node_of[t.src] == machine.node_of[t.dst] for t in transfers}
+        assert len(kinds) == 1
+
+    one_port = fitted(schedule, machine.node_of, 1)
+    assert check(one_port).verdict is Verdict.PROVED
+    assert network_ports(one_port, machine.node_of, 1).verdict is Verdict.PROVED
+
+
+def test_stages_in_the_command(synth, tmp_path) -> None:
+    command = "generate --nodes 2 --per-node 8 --bytes 16MiB --late 3 --stages -o a.json"
+    code, text, err = synth(*command.split())
+    assert (code, err) == (0, "")
+    assert "a.json: proved; stages, AllReduce of 16 ranks in 8 chunks, rank 3 late" in text
+    assert "flat" not in text
+    schedule = read(tmp_path / "a.json")
+    assert schedule.meta["nodes"] == 2
+    with pytest.raises(ArgumentError, match="--stages"):
+        search(machine_of(1, 4), 2**20, stages=True)

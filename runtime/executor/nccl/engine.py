@@ -18,12 +18,12 @@ and no event may be queried while a graph is captured, so nothing may be in flig
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 import torch.distributed as dist
 
-from latecomer.runtime.executor.nccl.groups import PeerGroup, make_groups
+from latecomer.runtime.executor.nccl.groups import PeerGroup, TensorEnd, make_groups
 from latecomer.runtime.executor.nccl.results import Results
 from latecomer.runtime.executor.nccl.streams import Device, Stream, StreamEvent
 from latecomer.runtime.executor.nccl.watcher import Watcher
@@ -90,7 +90,7 @@ class DeviceEngine:
         self._streams = [device.stream() for _ in self._groups]
         self._ran: set[object] = set()  # the ways in which operations have run
         self._enqueuing = host.Lock()  # of two operations one is first, on all streams
-        self._watcher = Watcher(group.timeout_s, self._reached, ended, self._broke)
+        self._watcher = Watcher(group.timeout_s, self._reached, self._land, self._broke)
         self._is_over = False
 
     @property
@@ -161,6 +161,10 @@ class DeviceEngine:
         seal = [lambda: self._results.seal(work.flat)]
         return arrival, self._after(done, stream, work, False, seal)
 
+    def _land(self, work: AllReduceWork) -> None:
+        """The device is past all of an operation."""
+        self._ended(work)
+
     def _parts(self, work: AllReduceWork) -> Iterator[tuple[Stream, list[Call]]]:
         """What each stream does, one after the other."""
         if work.program is None:
@@ -197,7 +201,7 @@ class DeviceEngine:
 
         def call() -> None:
             self._observer.step_begins(work.number, phase_name, round_in_phase)
-            _exchange(group, work, ends)
+            exchange(group, ends, work.chunk)
             self._observer.step_ends(work.number, phase_name, round_in_phase)
 
         return call
@@ -225,17 +229,26 @@ class DeviceEngine:
             self._failed(f"rank {self._rank} {error}", None if is_theirs else error)
 
 
-def _exchange(group: PeerGroup, work: AllReduceWork, ends: list[TransferEnd]) -> None:
-    """Move the chunks of a round, and sum what came."""
+def exchange(
+    group: PeerGroup,
+    ends: Iterable[TransferEnd],
+    chunk_of: Callable[[int], torch.Tensor],
+    beside: Callable[[list[TransferEnd]], list[TensorEnd]] = lambda moving: [],
+) -> None:
+    """Move the chunks of a round that have elements, and sum what came.
+
+    ``beside``: what else goes with these, last between each two ranks.
+    """
     moving: list[tuple[TransferEnd, torch.Tensor, torch.Tensor]] = []
     for end in ends:
-        chunk = work.chunk(end.chunk)
+        chunk = chunk_of(end.chunk)
         if chunk.numel():
             data = torch.empty_like(chunk) if end.scratch else chunk
             moving.append((end, chunk, data))
     if not moving:
         return
-    group.transfer((end.send, data, end.peer) for end, _, data in moving)
+    more = beside([end for end, _, _ in moving])
+    group.transfer([*((end.send, data, end.peer) for end, _, data in moving), *more])
     for end, chunk, data in moving:
         if end.reduce:
             chunk.add_(data)

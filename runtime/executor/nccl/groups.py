@@ -33,6 +33,10 @@ PATIENCE = 4
 """How many times longer than ours a time limit of torch's is: ours ends first, and names ranks."""
 
 
+TensorEnd = tuple[bool, torch.Tensor, int]
+"""Whether to send, the tensor, the peer."""
+
+
 class PeerGroup:
     """One process group with NCCL (or Gloo) for tensors on ``device``."""
 
@@ -41,11 +45,11 @@ class PeerGroup:
         self._group = group
         self._ranks = ranks
 
-    def transfer(self, ends: Iterable[tuple[bool, torch.Tensor, int]]) -> None:
+    def transfer(self, ends: Iterable[TensorEnd]) -> None:
         """Move tensors in one group of transfers, on the current stream; no order between them.
 
-        ``ends``: whether to send, the tensor, the peer. Between two ranks the order is that of the
-        ends on both. What is moved are bytes: NCCL does not know all of torch's dtypes.
+        Between two ranks the order is that of the ends on both. What is moved are bytes: NCCL does
+        not know all of torch's dtypes.
         """
         batch = []
         for send, data, peer in ends:

@@ -47,10 +47,14 @@ class Stream(Protocol):
 
 
 class Device(Protocol):
-    """A device with streams; ``tensors`` is where its tensors live, ``backend`` moves them."""
+    """A device with streams; ``tensors`` is where its tensors live, ``backend`` moves them.
+
+    ``machine`` tells those apart that are on one machine, and are to be taken for several.
+    """
 
     tensors: torch.device
     backend: str
+    machine: str
 
     def current(self) -> Stream:
         """The stream on which the calling thread works."""
@@ -102,6 +106,7 @@ class CudaDevice:
     """A GPU; default: the current one."""
 
     backend = "nccl"
+    machine = ""
 
     def __init__(self, device: torch.device | str = "cuda") -> None:
         index = torch.device(device).index

@@ -1,7 +1,8 @@
 """The methods to all-reduce that the self-test checks and times: ours, NCCL's, and PyTorch's.
 
 Ours run a schedule: ``kernel`` by one Triton kernel per operation, ``transfers`` round by round
-over NCCL (Gloo on the simulated device). They are compared with the library's own all-reduce and
+over NCCL (Gloo on the simulated device), ``stages`` by kernels inside machines and transfers
+between them. They are compared with the library's own all-reduce and
 with those over PyTorch's symmetric memory, which take only tensors that are made for them. A method
 that can't be tried says why, on all ranks alike.
 """
@@ -158,13 +159,38 @@ def kernel(context: RankContext, schedules: Sequence[Verified]) -> Method:
     if reason := context.agree(reason):
         raise NotTried(reason)
 
-    options = _executor_options(context)
-    if context.kind == "simulated":
-        options["blocks"] = INTERPRETED_BLOCKS
-        options["staging"] = INTERPRETED_STAGING_PER_RANK * context.world_size
+    options = _kernel_options(context)
     store = context.fresh_store("kernel")
     try:
         executor = KernelAllReduce(schedules, store, context.rank, context.world_size, **options)
+    except KernelUnavailable as error:
+        raise NotTried(str(error)) from error
+    return _Scheduled(context, executor)
+
+
+def stages(machines: int, context: RankContext, schedules: Sequence[Verified]) -> Method:
+    """Kernels inside each of so many machines: NotTried where no rank may use them."""
+    _require_library(context)
+    reason = ""
+    try:
+        from latecomer.runtime.device.several_machines import KernelsInMachines
+    except ImportError as error:
+        reason = f"triton can't be imported ({error})"
+    if reason := context.agree(reason):
+        raise NotTried(reason)
+
+    options = _kernel_options(context)
+    store = context.fresh_store("stages")
+    per_machine = context.world_size // machines
+    try:
+        executor = KernelsInMachines(
+            schedules,
+            store,
+            context.rank,
+            context.world_size,
+            ranks_per_machine=per_machine,
+            **options,
+        )
     except KernelUnavailable as error:
         raise NotTried(str(error)) from error
     return _Scheduled(context, executor)
@@ -177,6 +203,14 @@ def transfers(context: RankContext, schedules: Sequence[Verified]) -> Method:
     options = _executor_options(context)
     executor = Executor(schedules, store, context.rank, context.world_size, **options)
     return _Scheduled(context, executor)
+
+
+def _kernel_options(context: RankContext) -> dict[str, Any]:
+    options = _executor_options(context)
+    if context.kind == "simulated":
+        options["blocks"] = INTERPRETED_BLOCKS
+        options["staging"] = INTERPRETED_STAGING_PER_RANK * context.world_size
+    return options
 
 
 def _executor_options(context: RankContext) -> dict[str, Any]:
@@ -200,9 +234,11 @@ def symmetric(name: str, context: RankContext, _: Sequence[Verified]) -> Method:
     return _Symmetric(name, context)
 
 
-def methods_for(kind: str) -> dict[str, MakeMethod]:
-    """All of them for a kind of device, by name."""
+def methods_for(kind: str, machines: int = 1) -> dict[str, MakeMethod]:
+    """All of them for a kind of device, and for ranks of so many machines, by name."""
     makers: dict[str, MakeMethod] = {"kernel": kernel, "transfers": transfers}
+    if machines > 1:
+        makers = {"stages": partial(stages, machines), "transfers": transfers}
     if kind == "simulated":
         makers["gloo"] = library
         return makers

@@ -177,9 +177,12 @@ class RankContext:
 
 
 def join_group(
-    kind: str, store: Store, rank: int, world_size: int, timeout_s: float
+    kind: str, store: Store, rank: int, world_size: int, timeout_s: float, machines: int
 ) -> RankContext:
-    """Take this rank's device, and join torch's process group, which compares and barriers need."""
+    """Take this rank's device, and join torch's process group, which compares and barriers need.
+
+    With several ``machines`` the device says that it is on one of them, with ranks in a row.
+    """
     device: _RecordingCudaDevice | _RecordingSimulatedDevice
     if kind == "cuda":
         take_gpu(rank, world_size)
@@ -187,6 +190,8 @@ def join_group(
     else:
         os.environ["TRITON_INTERPRET"] = "1"
         device = _RecordingSimulatedDevice()
+    if machines > 1:
+        device.machine = f"machine {rank * machines // world_size}"
     dist.init_process_group(
         device.backend,
         store=PrefixStore("torch", store),

@@ -13,7 +13,7 @@ import msgspec
 from latecomer.runtime.device.predict import Range
 from latecomer.runtime.selftest.device.environment import Environment
 
-OURS = "kernel", "transfers"
+OURS = "kernel", "stages", "transfers"
 KIB = 1024
 COLUMNS = (  # heading, unit, characters
     ("size", "", 9),

@@ -34,7 +34,7 @@ from latecomer.runtime.selftest.device.report import (
     size_text,
     table_head,
 )
-from latecomer.runtime.selftest.device.schedules import CASE_CHUNKS, TestedSchedules
+from latecomer.runtime.selftest.device.schedules import TestedSchedules
 from latecomer.runtime.selftest.device.watch import Stuck, name_hanging, watched
 from latecomer.runtime.torch_versions import Store
 
@@ -51,7 +51,10 @@ MANY_REPETITIONS = 16 * MIB  # larger tensors are timed a quarter as often
 
 @dataclass(frozen=True)
 class SelftestPlan:
-    """What is tried: methods, cases, bytes of the table, and the most time a step may take."""
+    """What is tried: methods, cases, bytes of the table, and the most time a step may take.
+
+    Ranks are taken for those of so many ``machines``.
+    """
 
     kind: str
     methods: Mapping[str, MakeMethod]
@@ -60,16 +63,19 @@ class SelftestPlan:
     repetitions: int = 20
     limit_s: float = 120.0  # the first operation compiles its kernel
     deadline_s: float = 3600.0  # for all of it
+    machines: int = 1
 
     @classmethod
-    def simulated(cls, methods: Mapping[str, MakeMethod]) -> SelftestPlan:
+    def simulated(cls, methods: Mapping[str, MakeMethod], machines: int) -> SelftestPlan:
         """What the simulated device does within a minute or so: the interpreter is slow."""
         few_cases = (
             OperationCase(torch.float32, 1, average=False),
             OperationCase(torch.float16, 999, average=True),
             OperationCase(torch.bfloat16, 7, average=False),
         )
-        return cls("simulated", methods, few_cases, table_sizes=(KIB,), repetitions=1)
+        return cls(
+            "simulated", methods, few_cases, table_sizes=(KIB,), repetitions=1, machines=machines
+        )
 
 
 def run(plan: SelftestPlan, report: GpuReport, say: Callable[[str], None]) -> None:
@@ -121,7 +127,7 @@ def _add_to_report(report: GpuReport, message: Any, say: Callable[[str], None]) 
 
 def _run_on_rank(store: Store, rank: int, world_size: int, say: Say, plan: SelftestPlan) -> None:
     """What each process does; rank 0 says what was found, all say if they hang."""
-    context = join_group(plan.kind, store, rank, world_size, plan.limit_s)
+    context = join_group(plan.kind, store, rank, world_size, plan.limit_s, plan.machines)
     with watched(context, say, plan.limit_s):
         tell = say if rank == 0 else _say_nothing
         tell(inspect())
@@ -148,7 +154,7 @@ class _SuiteOnRank:
         self._plan = plan
         self._tell = tell
         self._schedules = TestedSchedules(
-            context.world_size, plan.table_sizes, machine or predict.H100
+            context.world_size, plan.table_sizes, machine or predict.H100, plan.machines
         )
         self._methods = dict[str, Method]()
 
@@ -169,16 +175,8 @@ class _SuiteOnRank:
                     self._tell(checked)
 
     def _check(self, name: str) -> Iterator[CheckedMethod]:
-        last = self._context.world_size - 1
-        runs = [
-            ("halving-doubling", self._schedules.halving_doubling, last),
-            ("direct", self._schedules.direct, last),
-        ]
-        for rank in range(self._context.world_size):
-            runs.append(("one late", self._schedules.one_late(CASE_CHUNKS, rank), rank))
-
         method = self._methods[name]
-        for schedule_name, choice, late in runs:
+        for schedule_name, choice, late in self._schedules.cases(name):
             wrong, first = cases.check(
                 method, self._context, self._plan.cases, choice, late_s={late: LATE_S}
             )

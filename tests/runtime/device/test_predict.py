@@ -13,13 +13,17 @@ from latecomer.runtime.device.predict import (
     A100,
     H100,
     SPREAD,
+    in_stages,
     machine_of,
     others,
     ours,
     priced,
     table,
+    table_of_stages,
 )
 from latecomer.synth.cost import rhd_cost, straggler_cost
+from tests.runtime.device.machines import in_stages as made_in_stages
+from tests.runtime.device.machines import machine as machine_of_ranks
 
 MIB = 2**20
 PAGE = Path(__file__).parents[3] / "bench/tables/gpu-predicted.md"
@@ -101,6 +105,22 @@ def test_the_closed_forms_of_the_page_are_what_the_schedules_cost(n, way):
     assert predicted == priced(way, cost, cost, nbytes, H100)
 
 
+def test_stages_by_hand():
+    """Two machines of two: a round in each of two kernels, and one between."""
+    ranks = machine_of_ranks(2, 2)
+    schedule = made_in_stages(2, 2)
+    for nbytes, pieces in ((4 * MIB, 1), (2**30, 16)):
+        predicted = in_stages(schedule, ranks, nbytes, H100)
+        kernels_us = 2 * (5.7 - 2 * 1.9) + 2 * 1.9 + nbytes / 370e3
+        network_us = 2.7 + nbytes / 2 / 48e3
+        longer = max(kernels_us, network_us)
+        best_us = longer + (kernels_us + network_us - longer) / pieces
+        worst_us = 2 * 5.7 + 2 * 3.4 + nbytes * (1 / 370e3 + 3 / 2500e3)
+        worst_us += 8.4 + 14.0 + nbytes / 2 / 46e3
+        assert predicted.low * 1e6 == pytest.approx(best_us)
+        assert predicted.high * 1e6 == pytest.approx(worst_us)
+
+
 def test_which_machines_are_known():
     assert machine_of("NVIDIA H100 80GB HBM3") is H100
     assert machine_of("NVIDIA A100-SXM4-80GB") is A100
@@ -112,3 +132,7 @@ def test_which_machines_are_known():
 @pytest.mark.parametrize(("n", "machine"), [(8, H100), (4, H100), (2, H100), (8, A100)])
 def test_the_page_has_these_tables(n, machine):
     assert table(n, machine) in PAGE.read_text()
+
+
+def test_the_page_has_the_table_of_stages():
+    assert table_of_stages(2, 8, H100) in PAGE.read_text()

@@ -107,6 +107,11 @@ def test_parts_of_the_memory_do_not_overlap():
     assert (words == 1).sum() == expected[0]
     assert [(np.array(words) == number).sum() for number in (2, 3, 4)] == expected[1:]
 
+    memory.stop.zero_()
+    for words, expected_stop in (([0], 0), ([0, 0], 0), ([0, 1], 1), ([0], 1)):
+        memory.raise_stop_if(torch.tensor(words, dtype=torch.int32))
+        assert memory.read(memory.stop).tolist() == [expected_stop]
+    memory.stop.zero_()
     memory.raise_stop()
     assert memory.read(memory.stop).tolist() == [1]
 
@@ -135,12 +140,32 @@ def test_what_all_ranks_say_decides():
         assert reason in decide(CAPABILITIES | {1: changed})
 
 
+def test_what_ranks_of_several_machines_say_decides():
+    """Each must reach the ranks of its own machine, and no others."""
+    of_machine = {}
+    for rank in range(4):
+        name = f"m{rank // 2}"
+        reaches = (f"{name} gpu0", f"{name} gpu1")
+        of_machine[rank] = Capability("", name, reaches[rank % 2], "v", reaches)
+    assert decide(of_machine, 2) == ""
+    assert decide(of_machine) == "ranks 0 and 2 are on different machines"
+    for change, reason in [
+        ({"problem": "no triton"}, "rank 3: no triton"),
+        ({"machine": "m0"}, "ranks 2 and 3 are on different machines"),
+        ({"versions": "w"}, "rank 3 has w, rank 0 v"),
+        ({"reaches": ("m1 gpu1",)}, "rank 3 (m1 gpu1) can't raise flags on the device of rank 2"),
+    ]:
+        changed = msgspec.structs.replace(of_machine[3], **change)
+        assert reason in decide(of_machine | {3: changed}, 2)
+
+
 def test_what_a_rank_says_of_itself(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     cpu = torch.device("cpu")
     own = own_capability(cpu, "settings")
     assert own.problem == ""
     assert "settings" in own.versions
+    assert own_capability(cpu, "settings", "another machine").machine != own.machine
     assert decide({0: own, 1: own}) == ""
     monkeypatch.delenv("TRITON_INTERPRET")
     assert "TRITON_INTERPRET=1" in own_capability(cpu, "").problem

@@ -239,6 +239,9 @@ def test_a_rank_that_hangs_or_is_gone_is_named_within_the_limit(make_method, mes
         (("--device", "cuda"), "no CUDA device is visible"),
         (("--json", "x.json"), "is for --device cuda"),
         (("--device", "simulated", "--algorithm", "optireduce"), "cpu only"),
+        (("--machines", "2"), "is for --device cuda and simulated"),
+        (("--device", "simulated", "--ranks", "3", "--machines", "2"), "equally many of 3 ranks"),
+        (("--device", "simulated", "--ranks", "2", "--machines", "2"), "two or more"),
     ],
 )
 def test_bad_arguments_exit_with_2(arguments, message, monkeypatch, capsys, tmp_path):
@@ -282,3 +285,15 @@ def test_what_was_found_is_written_after_ctrl_c(tmp_path):
     assert report["error"] == "interrupted"
     assert not report["passed"]
     assert report["environment"]["versions"]
+
+
+@pytest.mark.gpu_logic
+def test_the_whole_command_as_if_on_two_machines(tmp_path):
+    command = (*COMMAND[:-4], "--ranks", "4", "--machines", "2", "--json", "report.json")
+    completed = execute(*command, cwd=tmp_path)
+
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    report = msgspec.json.decode((tmp_path / "report.json").read_bytes())
+    assert report["passed"]
+    by_stages = [checked for checked in report["checked"] if checked["way"] == "stages"]
+    assert [checked["wrong"] for checked in by_stages] == [0] * 5

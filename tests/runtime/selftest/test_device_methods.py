@@ -98,10 +98,22 @@ def test_all_methods_of_a_device_are_tried():
     on_gpus = {"kernel", "transfers", "nccl", "one_shot", "two_shot", "multimem"}
     assert set(methods.methods_for("cuda")) == on_gpus
     assert set(methods.methods_for("simulated")) == {"kernel", "transfers", "gloo"}
+    assert set(methods.methods_for("simulated", 2)) == {"stages", "transfers", "gloo"}
+
+
+def test_stages_are_run_for_no_late_rank_and_for_each_in_turn():
+    schedules = TestedSchedules(4, (MIB,), H100, machines=2)
+    names = [(name, held_up) for name, _, held_up in schedules.cases("stages")]
+    assert names == [("hierarchical ring", 3), *(("one late", rank) for rank in range(4))]
+    in_stages = {choice.schedule for _, choice, _ in schedules.cases("stages")}
+    assert {schedules.verified[number].schedule.ranks for number in in_stages} == {4}
+    assert in_stages.isdisjoint(choice.schedule for _, choice, _ in schedules.cases("transfers"))
+    assert schedules.best("stages", MIB, 2).late == (2,)
+    assert schedules.best("stages", MIB, None) == schedules.in_stages(None)
 
 
 def test_each_line_is_predicted_by_what_it_runs(monkeypatch):
-    schedules = TestedSchedules(4, (MIB, 64 * MIB), H100)
+    schedules = TestedSchedules(4, (MIB, 64 * MIB), H100, machines=1)
     one_late = schedules.best("kernel", 64 * MIB, 3)
     assert schedules.chunks(one_late) == 8
     assert one_late.late == (3,)

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from latecomer.runtime.device.kernel import all_reduce
-from latecomer.runtime.device.launcher import FIRST_EPOCH, _place, _signed
-from latecomer.runtime.device.layout import Cut, Layout, cut
+from latecomer.runtime.device.launcher import FIRST_EPOCH
+from latecomer.runtime.device.layout import Cut, Layout, cut, epoch_after, stamp_place
 from latecomer.runtime.device.variants import ALIGNMENT, Kernel, Launch, LoadedProgram
 from latecomer.verify import Schedule
 from latecomer.verify.core.verdict import Verdict
@@ -173,7 +173,7 @@ class AllReduces:
             size = 4 * layout.slots * layout.blocks
             for parity in range(SETS):
                 age = 2 - (self.case.epoch - parity) % 2
-                epoch = np.int64(_signed(self.case.epoch - age))
+                epoch = np.int64(epoch_after(self.case.epoch, -age))
                 flags[parity * size :][:size].view(np.int32)[:] = epoch
 
     def _launches(self, program_of: ProgramOf) -> list[tuple[KernelLaunch, ...]]:
@@ -191,14 +191,14 @@ class AllReduces:
                 flat = torch.empty(operation.numel, dtype=DTYPES[operation.dtype])
                 recorder, kernel = self._recording(rank)
                 loaded = LoadedProgram(self.programs[number], rank, torch.device("cpu"))
-                launch = Launch(loaded, operation.average, epoch, _place(mark), mark)
+                launch = Launch(loaded, operation.average, epoch, stamp_place(mark), mark)
                 kernel.run(flat, launch)
                 assert recorder.pointers[0] is loaded.rows
                 assert recorder.pointers[1].numel() == operation.numel
                 own = self.own[number, rank].start
                 program = program_of(operation.dtype, operation.average)
                 queue.append(self._launched(program, recorder, number, rank, own))
-            epoch = _signed(epoch + self.cuts[number].pieces)
+            epoch = epoch_after(epoch, self.cuts[number].pieces)
         return [tuple(queue) for queue in queues]
 
     def _calibrate(self, queues: list[list[KernelLaunch]], program_of: ProgramOf) -> None:
@@ -318,7 +318,7 @@ class AllReduces:
             words = stamps.view(np.int64)[: len(stamps) // (16 * layout.ranks) * 2 * layout.ranks]
             words = words.reshape(-1, layout.ranks, 2)
             for number, mark in enumerate(self.marks):
-                of_operation = words[_place(mark)]
+                of_operation = words[stamp_place(mark)]
                 if not (of_operation[:, 0] == mark).all() or (of_operation[:, 1] == 0).any():
                     raise Wrong(f"stamps of operation {number} on rank {rank}")
 
