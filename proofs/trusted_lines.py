@@ -48,7 +48,11 @@ PLAN_READER = (
     *("mscclpp_plan", "mscclpp_operations", "mscclpp_order", "mscclpp_program"),
     *("mscclpp_barriers", "mscclpp_rounds", "mscclpp_doubts"),
 )
-DEVICE_CHECKER = ("latecomer.verify.device.check", "latecomer.verify.device.program")
+DEVICE_CHECKER = (
+    "latecomer.verify.device.check",
+    "latecomer.verify.device.program",
+    "latecomer.verify.device.stages",
+)
 LOSS_CHECKER = ("latecomer.verify.loss.examine",)
 RENAMING = ("latecomer.verify.renaming",)
 SECOND_PROOF = ("latecomer.verify.symbolic",)

@@ -84,7 +84,8 @@ def test_a_rank_that_is_killed_leaves_what_it_did(rank, size, store, tmp_path):
     if rank == VICTIM:
         _until_written(tmp_path, VICTIM)
         os.kill(os.getpid(), signal.SIGKILL)
-    _until_written(tmp_path, VICTIM)
+    for each in range(size):
+        _until_written(tmp_path, each)
     follower = _followed(tmp_path)
     assert len(follower.last_ranks(100)[VICTIM].records) == 10
     assert not follower.stories[VICTIM].state.over
