@@ -43,6 +43,7 @@ NOT_RUN = {
     ),
     r"^latecomer explain": "it ends with 1; tests/runtime/explain and test_howto.py run it",
     r"^latecomer dump": "asks a job that runs; tests/runtime/explain/test_serving.py runs both",
+    r"^torchft_lighthouse": "goes on until Ctrl-C; python -m bench.torchft starts one",
     r"^(ncclras|sleep)": "NVIDIA's program, which needs a job on GPUs; and the wait between two",
     r"&& cvc5": "cvc5's program; tests/verify/test_symbolic.py asks it by its library",
 }
