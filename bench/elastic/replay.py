@@ -20,14 +20,14 @@ from bench.elastic.trace import Outage, faults, of_replicas
 LATE_S = 0.2
 
 
-def play(running: Fleet, outages: list[Outage], day_s: float) -> list[tuple[float, frozenset[int]]]:
-    """Let them come; when some died, and who was there afterwards."""
+def play(running: Fleet, outages: list[Outage], day_s: float) -> list[float]:
+    """Let them come; when some died."""
     moments = sorted(
         [(outage.begins, "dies", int(outage.who)) for outage in outages]
         + [(outage.ends, "returns", int(outage.who)) for outage in outages]
     )
     there = set(range(running.replicas))
-    deaths = []
+    deaths_s = []
     began_s = time.monotonic()
     for day, what, replica in moments:
         time.sleep(max(0.0, began_s + day * day_s - time.monotonic()))
@@ -36,27 +36,19 @@ def play(running: Fleet, outages: list[Outage], day_s: float) -> list[tuple[floa
             words = "".join(running.current[lost[0]].last_words)
             raise Failed(f"replica(s) {lost} have ended by themselves:\n{words}")
         if what == "dies":
-            died_s = running.signal(replica, signal.SIGKILL)
+            deaths_s.append(running.signal(replica, signal.SIGKILL))
             running.current[replica].process.wait()
             there.discard(replica)
-            deaths.append((died_s, frozenset(there)))
         else:
             running.start_again(replica)
             there.add(replica)
     running.wait_for_all_in_view(there, steps=3)
-    return deaths
+    return deaths_s
 
 
-def gaps_s(running: Fleet, deaths: list[tuple[float, frozenset[int]]]) -> list[float]:
-    """For each death, until the first step that a survivor has done after it."""
-    ends_s = sorted(step.at_s for replica in running.all for step in replica.steps)
-    return [min(at_s for at_s in ends_s if at_s > died_s) - died_s for died_s, _ in deaths]
-
-
-def longest_gap_s(running: Fleet) -> float:
-    """The longest time in which no replica at all has done a step."""
-    ends_s = sorted(step.at_s for replica in running.all for step in replica.steps)
-    return max(after - before for before, after in pairwise(ends_s))
+def ends_s(running: Fleet) -> list[float]:
+    """When any replica has done a step, in order."""
+    return sorted(step.at_s for replica in running.all for step in replica.steps)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -71,16 +63,18 @@ def run(options: argparse.Namespace) -> None:
     late_s = {options.replicas - 1: LATE_S}
     with fleet(options.replicas, silence_s=options.silence, late_s=late_s) as running:
         try:
-            deaths = play(running, outages, day_s)
+            deaths_s = play(running, outages, day_s)
             running.end()
             steps = running.check(undisturbed(running.last_step + 1))
         except Failed as failed:
             raise SystemExit(f"FAILED: {failed}") from None
         views = {step.view for replica in running.all for step in replica.steps}
-        waits_s = gaps_s(running, deaths)
+        done_s = ends_s(running)
+        waits_s = [min(at_s for at_s in done_s if at_s > died_s) - died_s for died_s in deaths_s]
+        longest_s = max(after - before for before, after in pairwise(done_s))
         print(f"{steps} steps in {len(views)} views, every replica's parameters right after each")
         print(
             f"from a death to the next step: {statistics.median(waits_s):.2f} s, "
             f"at most {max(waits_s):.2f} s; "
-            f"longest time without any step {longest_gap_s(running):.2f} s"
+            f"longest time without any step {longest_s:.2f} s"
         )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 import torch
 
-from latecomer.runtime.elastic.presence import is_gone
-from latecomer.runtime.elastic.view import View
+from latecomer.runtime.elastic.view import View, is_member_gone
 from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import IsGone, StoreExchange
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
@@ -26,8 +26,6 @@ from latecomer.runtime.policy.known import (
 from latecomer.runtime.policy.options import Options
 from latecomer.runtime.torch_versions import Store
 from latecomer.verify.errors import RankFailure
-
-GLANCE_S = 0.05  # how long a member's host may take to say whether its process has ended
 
 logger = logging.getLogger("latecomer")
 
@@ -81,14 +79,11 @@ class Connector:
         """Make a view's engine, with all its members; RankFailure: it does not start."""
         began_s = host.monotonic()
         rank = view.rank_of(self.replica)
-
-        def is_member_gone(member: int) -> bool:
-            return is_gone(view.members[member].presence, GLANCE_S)
-
-        exchange = StoreExchange(store, rank, view.size, self.join_timeout_s, is_member_gone)
+        is_gone = partial(is_member_gone, view)
+        exchange = StoreExchange(store, rank, view.size, self.join_timeout_s, is_gone)
         self._learn_from_last()
         self.known = self._meet(exchange)
-        engine = self._make(view, store, is_member_gone)
+        engine = self._make(view, store, is_gone)
         connected_s = host.monotonic()
         logger.info(
             "replica %d is rank %d of %d in view %d: replicas %s (connected in %.3f s)",
@@ -116,7 +111,7 @@ class Connector:
         """
         return adopted(exchange_known(exchange, self.known), exchange.rank)
 
-    def _make(self, view: View, store: Store, is_member_gone: IsGone) -> ModeEngine:
+    def _make(self, view: View, store: Store, is_gone: IsGone) -> ModeEngine:
         """What runs the operations of a view (collective)."""
         store = host.prefixed("engine", store)
         rank = view.rank_of(self.replica)
@@ -131,7 +126,7 @@ class Connector:
             timeout_s=self.timeout_s,
             silence_s=self.silence_s,
             join_timeout_s=self.join_timeout_s,
-            is_gone=is_member_gone,
+            is_gone=is_gone,
             profile=None if profile is None else profile.for_some(view.size),
             arrivals=arrivals_of(self.known, replicas),
         )

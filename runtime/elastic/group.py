@@ -108,7 +108,7 @@ class Group:
 
     def join(self) -> View:
         """Take part from the first view, or apply to the group that there is (blocks)."""
-        if self._meeting.has_begun:
+        if self._meeting.has_begun():
             return self.apply()
         first = self._meeting.first_view(self._presence.where, self._microbatches)
         store = host.prefixed("views/0", self._meeting_store)

@@ -39,11 +39,9 @@ class Meeting:
         found = self._group.peek({0: "view"})
         return VIEW.decode(found[0]) if found else None
 
-    @property
     def has_begun(self) -> bool:
         """Whether another process has come as this replica before, or a view was in force."""
-        found = self._group.peek({0: "view", 1: f"presence/{self._replica}"})
-        return bool(found)
+        return bool(self._group.peek({0: "view", 1: f"presence/{self._replica}"}))
 
     def first_view(self, presence: str, microbatches: int) -> View:
         """The view of all replicas, which meet here (collective)."""

@@ -27,7 +27,6 @@ from latecomer.runtime.elastic.agreement import (
     MustChoose,
 )
 from latecomer.runtime.elastic.connecting import Connected
-from latecomer.runtime.elastic.presence import is_gone
 from latecomer.runtime.elastic.view import (
     STANDING,
     START,
@@ -35,6 +34,7 @@ from latecomer.runtime.elastic.view import (
     Standing,
     Start,
     View,
+    is_member_gone,
     joint_start,
 )
 from latecomer.runtime.host import Empty, Queue, host
@@ -44,7 +44,7 @@ from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.engines import ModeEngine
 from latecomer.verify.errors import LatecomerError, RankFailure
 
-PROBE_S = 0.05  # between two times that hosts are asked whether a silent rank's process exists
+LOOK_S = 0.05  # between two times that hosts are asked whether a silent rank's process exists
 
 PATIENCE = 3  # times of silence until this rank asks whether the others have gone on without it
 
@@ -206,7 +206,7 @@ class Succession:
         look_s = began_s + PATIENCE * self._silence_s
         give_up_s = began_s + limit_s
         while True:
-            event = agreeing.next_event(PROBE_S)
+            event = agreeing.next_event(LOOK_S)
             if isinstance(event, Decided):
                 return event.outcome
             if isinstance(event, MustChoose):
@@ -220,7 +220,7 @@ class Succession:
                 look_s = give_up_s
             else:
                 for rank in agreeing.present:
-                    if is_gone(view.members[rank].presence, PROBE_S):
+                    if is_member_gone(view, rank):
                         agreeing.prove_gone(rank)
 
     def _no_outcome(self, silent: list[int], limit_s: float) -> NoOutcome:
@@ -294,7 +294,7 @@ class _Agreeing(ProtocolRunner[AgreementMessage, AgreementEvent]):
     def wait_until_told(self) -> None:
         """Until all know the outcome, or were told often enough."""
         while not self.run(lambda now_s: self._agreement.has_told):
-            host.sleep(PROBE_S)
+            host.sleep(LOOK_S)
 
     def handle_event(self, event: AgreementEvent) -> None:
         """Hand it to the thread that goes from one view to the next."""

@@ -7,7 +7,10 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from latecomer.runtime.elastic.presence import is_gone
 from latecomer.verify.errors import RankFailure
+
+PROBE_S = 0.05  # how long a member's host may take to say whether its process has ended
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -68,6 +71,11 @@ class Start(msgspec.Struct, frozen=True):
 
     is_ready: bool  # it is connected to all members
     failed: tuple[int, ...] = ()  # ranks of the view before that were lost meanwhile
+
+
+def is_member_gone(view: View, rank: int) -> bool:
+    """Whether the process of a view's member is proved gone."""
+    return is_gone(view.members[rank].presence, PROBE_S)
 
 
 def dealt(microbatches: int, ranks: int) -> tuple[int, ...]:

@@ -151,46 +151,48 @@ class _Symmetric:
 
 def kernel(context: RankContext, schedules: Sequence[Verified]) -> Method:
     """Our kernel: NotTried where no rank may use it, with the reason on which all agreed."""
-    reason = ""
-    try:
-        from latecomer.runtime.device.allreduce import KernelAllReduce
-    except ImportError as error:
-        reason = f"triton can't be imported ({error})"
-    if reason := context.agree(reason):
-        raise NotTried(reason)
 
-    options = _kernel_options(context)
-    store = context.fresh_store("kernel")
-    try:
-        executor = KernelAllReduce(schedules, store, context.rank, context.world_size, **options)
-    except KernelUnavailable as error:
-        raise NotTried(str(error)) from error
-    return _Scheduled(context, executor)
+    def find() -> type[Executor]:
+        from latecomer.runtime.device.allreduce import KernelAllReduce
+
+        return KernelAllReduce
+
+    return _by_kernels("kernel", find, context, schedules)
 
 
 def stages(machines: int, context: RankContext, schedules: Sequence[Verified]) -> Method:
     """Kernels inside each of so many machines: NotTried where no rank may use them."""
+
+    def find() -> type[Executor]:
+        from latecomer.runtime.device.several_machines import KernelsInMachines
+
+        return KernelsInMachines
+
     _require_library(context)
+    per_machine = context.world_size // machines
+    return _by_kernels("stages", find, context, schedules, ranks_per_machine=per_machine)
+
+
+def _by_kernels(
+    name: str,
+    find: Callable[[], Callable[..., Executor]],
+    context: RankContext,
+    schedules: Sequence[Verified],
+    **options: Any,
+) -> Method:
+    """An executor that ``find`` imports, which takes triton; NotTried where there is none."""
     reason = ""
     try:
-        from latecomer.runtime.device.several_machines import KernelsInMachines
+        make = find()
     except ImportError as error:
         reason = f"triton can't be imported ({error})"
     if reason := context.agree(reason):
         raise NotTried(reason)
 
-    options = _kernel_options(context)
-    store = context.fresh_store("stages")
-    per_machine = context.world_size // machines
+    options |= _kernel_options(context)
+    store = context.fresh_store(name)
     try:
-        executor = KernelsInMachines(
-            schedules,
-            store,
-            context.rank,
-            context.world_size,
-            ranks_per_machine=per_machine,
-            **options,
-        )
+        executor = make(schedules, store, context.rank, context.world_size, **options)
     except KernelUnavailable as error:
         raise NotTried(str(error)) from error
     return _Scheduled(context, executor)

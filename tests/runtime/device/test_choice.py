@@ -28,6 +28,7 @@ from latecomer.runtime.policy.options import Options
 from latecomer.runtime.torch_versions import PrefixStore
 from latecomer.synth import generate
 from latecomer.verify.errors import ArgumentError, KernelUnavailable, RankFailure
+from tests.runtime.device.logged import logged_from_now_on
 from tests.runtime.device.test_kernel import polls_are_patient
 from tests.runtime.schedules import ring, straggler
 from tests.runtime.spawning import default_group, on_ranks, spawn, together, values
@@ -52,20 +53,6 @@ def begin(rank, size, store, backend="gloo", interpreted=True):
     choice.device_of = lambda of: device  # also where users name none
     default_group(backend, rank, size, store, timeout_s=LIMIT.total_seconds())
     return device
-
-
-def logged_from_now_on():
-    """(level, text) of what the runtime logs."""
-    messages = []
-
-    class Handler(logging.Handler):
-        def emit(self, record):
-            messages.append((record.levelno, record.getMessage()))
-
-    logger = logging.getLogger("latecomer")
-    logger.addHandler(Handler())
-    logger.setLevel(logging.INFO)
-    return messages
 
 
 @on_ranks(3)

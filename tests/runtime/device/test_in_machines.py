@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import os
 import time
 from datetime import timedelta
@@ -30,6 +29,7 @@ from latecomer.runtime.executor.load import load
 from latecomer.runtime.torch_versions import PrefixStore
 from latecomer.runtime.work import Observer
 from latecomer.verify.errors import ArgumentError, KernelUnavailable, RankFailure
+from tests.runtime.device.logged import logged_from_now_on
 from tests.runtime.device.machines import hierarchical, in_stages, mixed
 from tests.runtime.device.test_kernel import polls_are_patient
 from tests.runtime.schedules import ring, straggler
@@ -293,20 +293,6 @@ def _one_does_not_come(rank, size, store):
             time.sleep(0.05)
     engine.close()
     device.close()
-
-
-def logged_from_now_on():
-    """(level, text) of what the runtime logs."""
-    messages = []
-
-    class Handler(logging.Handler):
-        def emit(self, record):
-            messages.append((record.levelno, record.getMessage()))
-
-    logger = logging.getLogger("latecomer")
-    logger.addHandler(Handler())
-    logger.setLevel(logging.INFO)
-    return messages
 
 
 SMALL = {"blocks": 2, "staging": 1 << 13, "dtypes": (torch.float32,), "timeout_s": 60.0}
