@@ -24,7 +24,7 @@ from latecomer.runtime.elastic.meeting import Meeting
 from latecomer.runtime.elastic.presence import Presence
 from latecomer.runtime.elastic.succession import Succession
 from latecomer.runtime.elastic.view import Member, Standing, View, next_view
-from latecomer.runtime.host import host
+from latecomer.runtime.host import Thread, host
 from latecomer.runtime.network.addresses import own_address
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.candidates import make_ahead
@@ -36,6 +36,7 @@ from latecomer.verify.errors import LatecomerError, RankFailure
 
 APPLICATIONS = 5  # of a replica that wants to come in, if the group changes meanwhile
 LOOK_S = 0.2  # between two looks for replicas that want to come in
+CLOSE_S = 5.0  # how long closing waits for a change that is under way
 AHEAD_S = 1.0  # a view has been in force so long before the next one is prepared
 
 logger = logging.getLogger("latecomer")
@@ -88,6 +89,7 @@ class Group:
             silence_s=silence_s,
             join_timeout_s=join_timeout_s,
             is_past=self._is_past,
+            has_left=lambda: self._is_closed,
             choose=self._choose,
             connect=self._connect,
             begin=self._put_in_force,
@@ -97,6 +99,7 @@ class Group:
         self._engine: ModeEngine | None = None
         self._failure: LatecomerError | None = None  # why this replica does not go on
         self._is_closed = False
+        self._change: Thread | None = None  # the last one's
         self._applicants: tuple[Member, ...] = ()
         self._store: Store | None = None  # of the view, if this replica serves it
 
@@ -179,8 +182,11 @@ class Group:
         with self._changed:
             self._is_closed = True
             engine = self._engine
+            change = self._change
         if engine is not None:
             engine.close()
+        if change is not None:
+            change.join(CLOSE_S)
         self._presence.close()
 
     def _is_there_after(self, number: int) -> Callable[[], bool]:
@@ -200,12 +206,16 @@ class Group:
             self._view = None
         assert engine is not None
         standing = msgspec.structs.replace(self._standing(number), grows=grows)
-        host.Thread(
+        change = host.Thread(
             target=self._go_over,
             args=(view, engine, standing, suspects),
             name="latecomer-elastic",
             daemon=True,
-        ).start()
+        )
+        with self._changed:
+            if not self._is_closed:  # else closing waits for it no more
+                self._change = change
+                change.start()
 
     def _go_over(
         self, view: View, engine: ModeEngine, standing: Standing, suspects: Collection[int]

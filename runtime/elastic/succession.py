@@ -78,6 +78,7 @@ class Succession:
         silence_s: how long the others' reports are waited for.
         join_timeout_s: how long an agreement may take; one on a start, twice as long.
         is_past: whether the others are known to be in a later view.
+        has_left: whether this replica takes part no more; then it waits for nothing.
         choose: makes the next view, given the last one, its number, and the reports of those who
             go on, by rank.
         connect: connects to all its members; RankFailure: one of them is lost.
@@ -91,6 +92,7 @@ class Succession:
         silence_s: float,
         join_timeout_s: float,
         is_past: Callable[[View], bool],
+        has_left: Callable[[], bool],
         choose: Callable[[View, int, dict[int, Standing]], View],
         connect: Callable[[View], Connected],
         begin: Callable[[View, Connected], None],
@@ -99,6 +101,7 @@ class Succession:
         self._silence_s = silence_s
         self._join_timeout_s = join_timeout_s
         self._is_past = is_past
+        self._has_left = has_left
         self._choose = choose
         self._connect = connect
         self._begin = begin
@@ -110,7 +113,8 @@ class Succession:
 
         Raises:
             LeftBehind: the others go on without this replica.
-            NoOutcome: too few are left to go on, or they do not agree in time.
+            NoOutcome: too few are left to go on, or they do not agree in time; or this replica has
+                left.
         """
         failed = frozenset(suspects)
         electorate = frozenset(range(view.size))
@@ -172,8 +176,8 @@ class Succession:
             self._begin(following, connected)
         elif connected is not None:
             connected.give_up(f"view {following.number} does not start")
-        if agreeing is not None:
-            agreeing.wait_until_told()
+        while agreeing is not None and not (agreeing.has_told or self._has_left()):
+            host.sleep(LOOK_S)
         return start
 
     def _start_together(self, ending: _Ending, own: Start) -> tuple[_Agreeing | None, Start]:
@@ -207,6 +211,8 @@ class Succession:
         give_up_s = began_s + limit_s
         while True:
             event = agreeing.next_event(LOOK_S)
+            if self._has_left():
+                raise NoOutcome([], f"replica {self._replica} has left")
             if isinstance(event, Decided):
                 return event.outcome
             if isinstance(event, MustChoose):
@@ -276,6 +282,11 @@ class _Agreeing(ProtocolRunner[AgreementMessage, AgreementEvent]):
         """See :attr:`Agreement.present`."""
         return self.run(lambda now_s: sorted(self._agreement.present))
 
+    @property
+    def has_told(self) -> bool:
+        """See :attr:`Agreement.has_told`."""
+        return self.run(lambda now_s: self._agreement.has_told)
+
     def next_event(self, limit_s: float) -> AgreementEvent | None:
         """What this rank has to do next, or the outcome; None if nothing came within the limit."""
         try:
@@ -290,11 +301,6 @@ class _Agreeing(ProtocolRunner[AgreementMessage, AgreementEvent]):
     def prove_gone(self, rank: int) -> None:
         """See :meth:`Agreement.prove_gone`."""
         self.run(lambda now_s: self._agreement.prove_gone(rank, now_s))
-
-    def wait_until_told(self) -> None:
-        """Until all know the outcome, or were told often enough."""
-        while not self.run(lambda now_s: self._agreement.has_told):
-            host.sleep(LOOK_S)
 
     def handle_event(self, event: AgreementEvent) -> None:
         """Hand it to the thread that goes from one view to the next."""
