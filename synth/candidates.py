@@ -2,7 +2,8 @@
 
 For one late rank: with balanced owners, which need the shortest wait, in several numbers of chunks,
 and the closed form for any number of chunks; on machines of several ranks two-level ones, too. For
-more late ranks one each, made for ranks that come together.
+more late ranks one each, made for ranks that come together. For ranks that are all on time some of
+the standard ones.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from latecomer.synth.cost import (
     straggler_cost,
     waiting_cost,
 )
+from latecomer.synth.standard import direct, doubling, rhd, ring
 from latecomer.synth.straggler.generate import generate
 from latecomer.synth.twolevel.cost import level_costs
 from latecomer.synth.twolevel.machine import Machine
@@ -53,6 +55,14 @@ def _together(n: int, late: int) -> Schedule:
     wait = (n - late - 1) * CHUNKS_OF_MORE + 1
     together = dict.fromkeys(range(n - late, n), wait)
     return search(n, together, m=CHUNKS_OF_MORE, time_limit_s=SEARCH_S).schedule
+
+
+def on_time_schedules(n: int) -> Iterator[tuple[str, Schedule]]:
+    """By name, those for ranks that are all on time: with few rounds, few bytes, or both."""
+    yield "ring", ring(n)
+    yield "halving and doubling", rhd(n)
+    yield "doubling", doubling(n)
+    yield "direct", direct(n)
 
 
 def costs(schedule: Schedule) -> tuple[Cost, Cost]:

@@ -20,12 +20,27 @@ from dataclasses import dataclass
 from latecomer.runtime.network.clock import Aligned, Clock, Ping, Pong
 from latecomer.runtime.network.protocol import Protocol
 from latecomer.runtime.policy.arrivals import Arrival
-from latecomer.runtime.policy.coordinator import QUIET, Coordinator, Fault, disagreement
+from latecomer.runtime.policy.coordinator import Coordinator, Fault, disagreement
 from latecomer.runtime.policy.epochs import EpochCommit
 from latecomer.runtime.policy.head import Head
-from latecomer.runtime.policy.messages import NATIVE, Arrive, Decide, Decision, PolicyMessage
+from latecomer.runtime.policy.messages import (
+    NATIVE,
+    Arrive,
+    Decide,
+    Decision,
+    Epoch,
+    PolicyMessage,
+)
 from latecomer.runtime.policy.options import DETERMINISTIC, PolicyInputs
-from latecomer.runtime.policy.rules import RULES, next_epoch, predicted, static, useless
+from latecomer.runtime.policy.rules import (
+    QUIET,
+    RULES,
+    next_epoch,
+    predicted,
+    static,
+    useless,
+    waited_for,
+)
 
 SWITCHED_OFF = Decision(NATIVE, (), "switched off")
 KEPT_SIZES = 256  # of buffers, for which what needs no message is decided once
@@ -63,6 +78,7 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         self._forecast_at = 0
         # by bytes of the buffer: most operations have the size of one before
         self._own_decision = functools.lru_cache(KEPT_SIZES)(self._decide_alone)
+        self._useless = functools.lru_cache(KEPT_SIZES)(self._why_useless)
         self._collect(self.clock, 0.0)
 
     def arrive(
@@ -177,19 +193,16 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
                 epoch = self.epochs.bind(operation)
                 if epoch is None:
                     return  # `epochs` asks for the outcome
+                decision = self._decide_in(epoch, operation, nbytes)
                 message = Arrive(
                     arrivals=(arrival,),
-                    asks=not epoch.quiet,
+                    asks=not (epoch.quiet or self._useless(nbytes)),
                     consumed=min(self._consumed, operation),
                     made=self.made,
                     to=epoch.coordinator,
                 )
-                if epoch.quiet:
-                    decision = QUIET
-                elif self.inputs.options.mode == "predict":
-                    decision = predicted(operation, nbytes, epoch, self.inputs)
-                    if epoch.coordinator == self.rank:
-                        self._coordinator.decided_elsewhere(operation, arrival.buffer, decision)
+                if decision is not None and epoch.coordinator == self.rank:
+                    self._coordinator.decided_elsewhere(operation, arrival.buffer, decision)
 
             # Handed out already: the decision came while it was not known under which epoch this
             # rank is in the operation, which is told all the same, for the history.
@@ -220,10 +233,24 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
             return Decision(NATIVE, (), "nothing to sum")
         if mode in DETERMINISTIC:
             return static(nbytes, self.inputs)
-        if mode not in RULES:
-            return None
-        reason = useless(nbytes, self.inputs)
-        return Decision(NATIVE, (), reason) if reason else None
+        reason = self._useless(nbytes)
+        if reason and not self.inputs.has_ways_on_time:
+            return Decision(NATIVE, (), reason)
+        return None
+
+    def _decide_in(self, epoch: Epoch, operation: int, nbytes: int) -> Decision | None:
+        """How an operation of an epoch runs that is told of, unless the coordinator decides."""
+        if self.inputs.options.mode == "predict":
+            return predicted(operation, nbytes, epoch, self.inputs)
+        if reason := self._useless(nbytes):
+            return waited_for(operation, nbytes, epoch, reason, self.inputs)
+        if epoch.quiet:
+            return waited_for(operation, nbytes, epoch, QUIET, self.inputs)
+        return None
+
+    def _why_useless(self, nbytes: int) -> str:
+        """Why nothing is gained by a decision of the coordinator's; empty if something may be."""
+        return useless(nbytes, self.inputs) if self.inputs.options.mode in RULES else ""
 
     def _collect(self, part: Clock | EpochCommit | Coordinator | Head, now_s: float) -> None:
         """Take what a part of this agent has to send and to tell."""
@@ -254,7 +281,7 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
 
     def _replan(self, now_s: float) -> None:
         """As coordinator: propose another epoch if the history says so."""
-        operations = self.inputs.history.added
+        operations = self.inputs.history.added + self.inputs.on_time.added
         current = self.epochs.latest
         if operations < self._forecast_at or not self.epochs.may_propose:
             return

@@ -3,6 +3,8 @@
 Up to ``MOST_RANKS_SEARCHED`` ranks rank 0 lets ``latecomer.synth.candidates`` make some at the
 start, and proves them; the others get them through the store, and prove each of them themselves.
 
+For ranks that are all on time there are some standard schedules (``on_time``).
+
 On machines of several ranks it makes two-level ones for one late rank, too; the runtime renames
 whole machines and ranks within them, so these serve whichever rank is late.
 
@@ -25,7 +27,7 @@ from latecomer.runtime.executor.load import Runnable, load
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.cost_model import Phase, ScheduleCandidate, TwoLevelCompletion
 from latecomer.runtime.policy.machines import ALONE
-from latecomer.runtime.policy.options import Options
+from latecomer.runtime.policy.options import LEARNING, Options
 from latecomer.verify.core.format import decode
 from latecomer.verify.errors import SearchTimeout
 from latecomer.verify.output import encode
@@ -55,17 +57,22 @@ RunnableCandidate = tuple[Runnable, ScheduleCandidate]
 
 
 def candidates(
-    group: StoreExchange, most_late: int, ranks_per_machine: int = ALONE
+    group: StoreExchange,
+    most_late: int,
+    ranks_per_machine: int = ALONE,
+    *,
+    has_on_time: bool = False,
 ) -> tuple[tuple[Runnable, ...], tuple[ScheduleCandidate, ...]]:
     """The schedules for up to ``most_late`` ranks, at least one, and what each costs.
 
-    Two-level ones are among them if the group's machines have ``ranks_per_machine`` ranks each.
+    Two-level ones are among them if the group's machines have ``ranks_per_machine`` ranks each,
+    and with ``has_on_time`` those for ranks that are all on time.
     """
     ranks = group.world_size
     offered: tuple[RunnableCandidate, ...] = ()
     if ranks <= MOST_RANKS_SEARCHED:
         if group.rank == 0:
-            offered = _made(ranks, most_late, ranks_per_machine)
+            offered = _made(ranks, most_late, ranks_per_machine, has_on_time)
             group.send("candidates", _offer(offered))
         else:
             offered = _proved(group.receive_from(0, "candidates"))
@@ -85,12 +92,12 @@ def make_ahead(ranks: int, options: Options) -> None:
     So a group of so many, should this process have rank 0 in it, starts the sooner.
     """
     if ranks <= MOST_RANKS_SEARCHED:
-        _made(ranks, options.at_most_late(ranks), ALONE)
+        _made(ranks, options.at_most_late(ranks), ALONE, options.mode in LEARNING)
 
 
 def costs_of_candidates(ranks: int, most_late: int) -> tuple[ScheduleCandidate, ...]:
     """What a job of so many ranks, one on each machine, chooses from: as :func:`candidates`."""
-    offered = _made(ranks, most_late, ALONE) if ranks <= MOST_RANKS_SEARCHED else ()
+    offered = _made(ranks, most_late, ALONE, False) if ranks <= MOST_RANKS_SEARCHED else ()
     searched = tuple(candidate for _, candidate in offered)
     return searched + costs_of_closed_forms(ranks)
 
@@ -102,13 +109,16 @@ def costs_of_closed_forms(ranks: int) -> tuple[ScheduleCandidate, ...]:
 
 
 @functools.cache
-def _made(ranks: int, most_late: int, ranks_per_machine: int) -> tuple[RunnableCandidate, ...]:
+def _made(
+    ranks: int, most_late: int, ranks_per_machine: int, has_on_time: bool
+) -> tuple[RunnableCandidate, ...]:
     """What rank 0 makes at the start, proved; once in a process, for all of its groups.
 
     ``synth`` has proved these, too, but nothing runs that ``load`` has not let in.
     """
     from latecomer.synth.candidates import (
         costs,
+        on_time_schedules,
         searches,
         two_level_completion_costs,
         two_level_schedules,
@@ -132,6 +142,12 @@ def _made(ranks: int, most_late: int, ranks_per_machine: int) -> tuple[RunnableC
             between, inside = _phases(by_level)
             two_level = TwoLevelCompletion(ranks_per_machine, between, inside)
             candidate = ScheduleCandidate(name, 1, waiting, completion, two_level=two_level)
+            proved.append((load(schedule), candidate))
+
+    if has_on_time:
+        for name, schedule in on_time_schedules(ranks):
+            nothing, whole = _phases(costs(schedule))
+            candidate = ScheduleCandidate(name, 0, waiting=whole, completion=nothing)
             proved.append((load(schedule), candidate))
     return tuple(proved)
 

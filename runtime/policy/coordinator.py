@@ -19,6 +19,7 @@ import math
 import operator
 import statistics
 from dataclasses import dataclass
+from functools import partial
 
 from latecomer.runtime.network.clock import Clock
 from latecomer.runtime.network.protocol import Protocol
@@ -27,9 +28,8 @@ from latecomer.runtime.policy.cost_model import Times
 from latecomer.runtime.policy.epochs import EpochCommit
 from latecomer.runtime.policy.messages import NATIVE, Arrive, Decide, Decision, PolicyMessage
 from latecomer.runtime.policy.options import PolicyInputs
-from latecomer.runtime.policy.rules import RULES, OperationState
+from latecomer.runtime.policy.rules import RULES, OperationState, useless
 
-QUIET = Decision(NATIVE, (), "no straggler lately: no rank asks")
 REMEMBERED = 1024
 """Operations whose arrivals and ends are kept until all ranks have told of them.
 
@@ -59,6 +59,7 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         self._clock = clock
         heads = range(0, self.world_size, inputs.stride)
         self._rule = RULES.get(inputs.options.mode)
+        self._useless = functools.cache(partial(useless, inputs=inputs))  # by bytes
         self._states: dict[int, OperationState] = {}
         self._undecided: set[int] = set()  # may have to be decided here
         self._started: set[int] = set()  # by a schedule, and still miss a rank
@@ -140,7 +141,6 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
     def _on_report(self, arrival: Arrival, sender: int, now_s: float) -> None:
         operation = arrival.operation
         state = self._states.get(operation) or self._open(operation, arrival.buffer)
-        state.decision = state.decision or QUIET
         self._undecided.discard(operation)
         self._enter(state, arrival, sender, now_s)
 
@@ -170,7 +170,9 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
                 self._events.append(fault)
         if not state.absent:
             self._started.discard(state.operation)
-            if state.aligned:
+            # in rules' modes ranks ask of what may gain, and who is late there is what counts
+            is_useful = self._rule is None or not self._useless(state.buffer[0])
+            if state.aligned and is_useful:
                 self.inputs.history.add(state.at_s)
             if state.decision is not None:
                 self._occupy(state, state.decision, now_s, complete=True)
@@ -193,6 +195,7 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
             if state.odd or state.absent > self.inputs.most_late:
                 break
 
+            state.epoch = epoch
             state.free_s = self._free_s
             state.started = len(self._started)
             decision = self._rule(now_s, state, self.inputs)
@@ -202,7 +205,7 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
 
             state.decision = decision
             self._undecided.discard(operation)
-            if decision.candidate != NATIVE and operation > self._done_to:
+            if decision.late and operation > self._done_to:
                 self._started.add(operation)
             self._occupy(state, decision, now_s, complete=False)
             decide = Decide(operation, state.buffer, decision)
@@ -213,7 +216,7 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         self, state: OperationState, decision: Decision, now_s: float, *, complete: bool
     ) -> None:
         """The links are busy with an operation that starts, or (``complete``) is complete now."""
-        factor = self.inputs.correction.factor(decision.candidate == NATIVE)
+        factor = self.inputs.correction.factor(native=not decision.late)
         times = self._times(decision, state.buffer[0])
         takes_s = times.completion_s if complete else times.waiting_s
         self._free_s = max(self._free_s, now_s) + factor * takes_s
@@ -224,7 +227,7 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
             self._newest = state.operation
 
     def _times(self, decision: Decision, nbytes: int) -> Times:
-        """What a method takes by the profile; native has nothing left to do after its start."""
+        """What a way takes by the profile; on time nothing is left to do after its start."""
         if decision.candidate == NATIVE:
             return Times(NATIVE, self.inputs.native_s(nbytes, corrected=False), 0.0)
         schedules = self.inputs.times(len(decision.late), nbytes, corrected=False)
@@ -268,11 +271,19 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         if state.decision is None:
             return
 
-        native = state.decision.candidate == NATIVE
-        times = self._times(state.decision, state.buffer[0])
+        decision = state.decision
+        nbytes, _ = state.buffer
+        took_s = end_s - begins_s
+        if not decision.late:
+            self.inputs.on_time.add(nbytes, decision.candidate, took_s)
+        if not decision.late and decision.candidate != NATIVE:
+            return  # what schedules take after a late rank's arrival has another error
+
+        native = decision.candidate == NATIVE
+        times = self._times(decision, nbytes)
         unready_s = max(0.0, state.unready_s - (begins_s - last_s))
         expected_s = times.waiting_s if native else unready_s + times.completion_s
-        self.inputs.correction.add(native, expected_s, end_s - begins_s)
+        self.inputs.correction.add(native, expected_s, took_s)
 
 
 def disagreement(operation: int, buffers: dict[int, BufferSignature]) -> Fault:

@@ -153,7 +153,12 @@ class AllReduceDispatcher:
         # the links of devices are not measured apart, so that there two levels can't be judged
         self._ranks_per_machine = ranks_per_machine(group) if on_host else ALONE
         most_late = self.options.at_most_late(self.size)
-        schedules, self.candidates = candidates(group, most_late, self._ranks_per_machine)
+        schedules, self.candidates = candidates(
+            group,
+            most_late,
+            self._ranks_per_machine,
+            has_on_time=on_host and self.options.mode in LEARNING,
+        )
         if self.options.mode == "static":
             for schedule in schedules:
                 schedule.make()  # before the first operation: the same bits in every run

@@ -13,6 +13,9 @@ from latecomer.runtime.policy.arrivals import Arrival, BufferSignature
 
 NATIVE = -1  # the candidate that stands for the library's own all-reduce
 
+OnTime = tuple[tuple[int, int], ...]
+"""By class of sizes, in order, the candidate that was settled on, or NATIVE."""
+
 
 class Decision(msgspec.Struct, frozen=True, array_like=True):
     """How one operation runs, and why: the same on all ranks."""
@@ -25,8 +28,8 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
 class Epoch(msgspec.Struct, frozen=True, array_like=True):
     """What all operations from ``first`` on are run under, until the next epoch's first.
 
-    ``quiet``: every operation runs natively and nobody asks; arrivals are reported now and then
-    (mode auto, while there is no straggler).
+    ``quiet``: every operation waits for all ranks and nobody asks; arrivals are reported now and
+    then (mode auto, while there is no straggler).
     """
 
     version: int  # epochs are numbered; numbers of those that failed are not used again
@@ -37,6 +40,7 @@ class Epoch(msgspec.Struct, frozen=True, array_like=True):
     reason: str = ""  # and why
     quiet: bool = False
     made: int = -1  # bits: the candidates that all ranks have made (mode predict)
+    on_time: OnTime = ()  # how operations run for which all are waited for
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=str.lower):

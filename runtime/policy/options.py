@@ -12,6 +12,7 @@ from latecomer.runtime.device.option import OnDevice
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.cost_model import Profile, ScheduleCandidate, Times, times
 from latecomer.runtime.policy.history import History, ModelCorrection
+from latecomer.runtime.policy.on_time import OnTimeTimes, tried
 from latecomer.runtime.samebits.option import Bits
 from latecomer.verify.errors import ArgumentError
 
@@ -104,6 +105,9 @@ class PolicyInputs:
 
     def __post_init__(self) -> None:
         self._times = lru_cache(1024)(partial(times, self.candidates, self.profile))
+        # by class of sizes: the ways on time that are tried
+        self.ways_on_time = cache(partial(tried, candidates=self.candidates, profile=self.profile))
+        self.has_ways_on_time = any(candidate.late == 0 for candidate in self.candidates)
         self.speaks_for = cache(lambda rank: self.headed(rank)[2])  # by rank: for these it speaks
         self.made = 0
         for index, candidate in enumerate(self.candidates):
@@ -118,6 +122,11 @@ class PolicyInputs:
     def history(self) -> History:
         """The arrivals of the last operations."""
         return History(self.world_size)
+
+    @cached_property
+    def on_time(self) -> OnTimeTimes:
+        """What operations took for which all ranks were waited for."""
+        return OnTimeTimes()
 
     @cached_property
     def most_late(self) -> int:
@@ -146,6 +155,13 @@ class PolicyInputs:
         if not corrected:
             return predicted_s
         return self.correction.factor(native=True) * predicted_s
+
+    def together_s(self, nbytes: int) -> float:
+        """What an operation takes from the last arrival on if all are waited for, as known here."""
+        native_s = self.native_s(nbytes)
+        if not self.has_ways_on_time:
+            return native_s
+        return min(native_s, self.on_time.least_s(nbytes, default_s=native_s))
 
     def times(self, late: int, nbytes: int, corrected: bool = True, made: int = -1) -> list[Times]:
         """W and C of the candidates in ``made`` (bits) for ``late`` late ranks."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -28,6 +27,7 @@ from latecomer.runtime.policy.cost_model import (
 )
 from latecomer.runtime.policy.history import LATELY
 from latecomer.runtime.policy.messages import NATIVE, Decision, Epoch
+from latecomer.runtime.policy.on_time import COMPARED, is_to_compare, size_class, way_on_time
 from latecomer.runtime.policy.options import PolicyInputs
 
 PATIENCE = "missing for longer than a needless start would cost"
@@ -37,9 +37,13 @@ LEAST = 6  # operations without which there is none
 MOSTLY = 0.75  # the share of them in which all that are called late must have come after all others
 OFTEN = 0.5  # a coordinator that is the last one more often hands over
 SHORTEST_S = 1e-9  # what counts as a gap at all: two ranks may come at the very same time
+FIRST = Epoch(version=0, first=0, coordinator=0)
+QUIET = "no straggler lately: no rank asks"
 NO_STRAGGLER = "no straggler in most of the last operations"
-COMPARED = 48  # of so many operations one runs natively, so that it is known what that takes
-TO_COMPARE = f"to compare: one in {COMPARED} runs natively where a schedule could begin early"
+TO_COMPARE = f"to compare: one in {COMPARED} runs natively where a schedule might be faster"
+ALL_HERE = "all ranks have arrived"
+TRYING = "one of the ways that may be fastest on time, each of which is tried"
+FASTEST = "the fastest of the ways on time that were tried"
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class OperationState(ArrivalState):
     started: int = 0  # how many of those before run by a schedule and still miss a rank
     ready_s: float = -math.inf  # when a schedule's waiting phases end, by prediction
     unready_s: float = 0.0  # what of them the profile left to do when the last rank came
+    epoch: Epoch = FIRST  # the operation's, once it is to be decided
 
 
 Ranks = tuple[int, ...]
@@ -85,13 +90,19 @@ def useless(nbytes: int, inputs: PolicyInputs) -> str:
     )
 
 
-def is_to_compare(operation: int) -> bool:
-    """Whether an operation runs natively in any case, to measure what that takes.
-
-    Which ones looks random, but all ranks find the same. Every 48th one would not do: of a training
-    step of 8 buckets that is always the same bucket.
-    """
-    return zlib.crc32(operation.to_bytes(8)) % COMPARED == 0
+def waited_for(
+    operation: int, nbytes: int, epoch: Epoch, why: str, inputs: PolicyInputs
+) -> Decision:
+    """How an operation runs for which all ranks are waited for; ``why`` they are."""
+    if not inputs.has_ways_on_time:
+        return Decision(NATIVE, (), why)
+    ways = inputs.ways_on_time(size_class(nbytes))
+    way = way_on_time(epoch.on_time, operation, nbytes, ways)
+    is_settled = size_class(nbytes) in dict(epoch.on_time)
+    if way != NATIVE:
+        return Decision(way, (), f"{why}; {FASTEST if is_settled else TRYING}")
+    is_compared = is_to_compare(operation)
+    return Decision(NATIVE, (), TO_COMPARE if is_settled and is_compared else why)
 
 
 def static(nbytes: int, inputs: PolicyInputs) -> Decision:
@@ -106,7 +117,11 @@ def predicted(operation: int, nbytes: int, epoch: Epoch, inputs: PolicyInputs) -
     """Mode predict: how an operation of ``nbytes`` bytes runs in ``epoch``."""
     if epoch.late and is_to_compare(operation):
         return Decision(NATIVE, (), TO_COMPARE)
-    return _for_late(nbytes, epoch, epoch.reason or NO_STRAGGLER, inputs)
+    reason = epoch.reason or NO_STRAGGLER
+    decision = _for_late(nbytes, epoch, reason, inputs)
+    if decision.late:
+        return decision
+    return waited_for(operation, nbytes, epoch, decision.reason, inputs)
 
 
 def eager(now_s: float, state: OperationState, inputs: PolicyInputs) -> Decision | Later:
@@ -116,7 +131,7 @@ def eager(now_s: float, state: OperationState, inputs: PolicyInputs) -> Decision
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
         nbytes = state.buffer[0]
         schedules = inputs.times(len(missing), nbytes, made=inputs.made)
-        patient = break_even(inputs.native_s(nbytes), schedules)
+        patient = break_even(inputs.together_s(nbytes), schedules)
         if threshold_s is None or patient.candidate == NATIVE:
             return _patient(patient, state, free_s), PATIENCE
         tau_s = free_s + threshold_s
@@ -132,17 +147,17 @@ def auto(now_s: float, state: OperationState, inputs: PolicyInputs) -> Decision 
 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
         nbytes = state.buffer[0]
-        native_s = inputs.native_s(nbytes)
+        together_s = inputs.together_s(nbytes)
         schedules = inputs.times(len(missing), nbytes, made=inputs.made)
         # to the next arrival, not the last: who is about to come is not left out with who is late
         its_own = inputs.history.lateness(missing, LATELY, first=True)
         anybodys = inputs.history.gaps(len(missing), LATELY)
         for delays_s, whose in ((its_own, "its own"), (anybodys, "anybody's")):
             if sum(delay_s > passed_s for delay_s in delays_s) >= ENOUGH:
-                chosen = learned(delays_s, passed_s, native_s, schedules, free_s)
+                chosen = learned(delays_s, passed_s, together_s, schedules, free_s)
                 return chosen, f"missing, and likely to come much later by {whose} recent delays"
 
-        patient = break_even(native_s, schedules)
+        patient = break_even(together_s, schedules)
         return _patient(patient, state, free_s), f"{PATIENCE}, delays unknown"
 
     return _decide(now_s, state, inputs, wait)
@@ -170,8 +185,9 @@ def _decide(
     wait: Callable[[Ranks, float, float], tuple[Wait, str]],
 ) -> Decision | Later:
     if not state.absent:
-        reason = TO_COMPARE if is_to_compare(state.operation) else "all ranks have arrived"
-        return Decision(NATIVE, (), reason)
+        if is_to_compare(state.operation):
+            return Decision(NATIVE, (), TO_COMPARE)
+        return waited_for(state.operation, state.buffer[0], state.epoch, ALL_HERE, inputs)
     if state.absent > inputs.most_late or is_to_compare(state.operation):
         return Later(math.inf)
 
@@ -210,8 +226,20 @@ def _for_late(nbytes: int, epoch: Epoch, reason: str, inputs: PolicyInputs) -> D
 
 def next_epoch(current: Epoch, nbytes: int, inputs: PolicyInputs) -> Epoch | None:
     """What to propose for operations of ``nbytes``, if anything; version and first are open."""
-    if len(inputs.history) < LEAST:
-        return None
+    on_time = inputs.on_time.settled(current.on_time, inputs.ways_on_time)
+    proposed = msgspec.structs.replace(current, on_time=on_time)
+    if len(inputs.history) >= LEAST:
+        proposed = _by_history(proposed, nbytes, inputs)
+
+    def what_counts(epoch: Epoch) -> tuple[object, ...]:
+        made = epoch.made if epoch.late else 0
+        return set(epoch.late), epoch.coordinator, epoch.quiet, made, epoch.on_time
+
+    return proposed if what_counts(proposed) != what_counts(current) else None
+
+
+def _by_history(current: Epoch, nbytes: int, inputs: PolicyInputs) -> Epoch:
+    """What follows for the next epoch from who was late lately."""
     proposed = current
     if inputs.options.mode == "predict":
         late, delay_s, reason = predicted_late(nbytes, inputs)
@@ -222,12 +250,7 @@ def next_epoch(current: Epoch, nbytes: int, inputs: PolicyInputs) -> Epoch | Non
         is_quiet = quiet(nbytes, inputs, was_quiet=current.quiet)
         proposed = msgspec.structs.replace(current, quiet=is_quiet)
     coordinator = better_coordinator(current.coordinator, nbytes, inputs)
-    proposed = msgspec.structs.replace(proposed, coordinator=coordinator)
-
-    def what_counts(epoch: Epoch) -> tuple[set[int], int, bool, int]:
-        return set(epoch.late), epoch.coordinator, epoch.quiet, epoch.made if epoch.late else 0
-
-    return proposed if what_counts(proposed) != what_counts(current) else None
+    return msgspec.structs.replace(proposed, coordinator=coordinator)
 
 
 def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], float, str]:
@@ -236,9 +259,9 @@ def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], 
     Of all sets of ranks that mostly come after all others, the one whose schedule gains most.
     """
     history = inputs.history
-    native_s = inputs.native_s(nbytes)
+    together_s = inputs.together_s(nbytes)
     best: tuple[tuple[int, ...], float, str] = ((), 0.0, NO_STRAGGLER)
-    best_gain_s = LEAST_GAIN * native_s
+    best_gain_s = LEAST_GAIN * together_s
     order = history.usual_order()
     for count in range(1, inputs.most_late + 1):
         late = tuple(order[-count:])
@@ -247,7 +270,7 @@ def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], 
         schedules = inputs.times(count, nbytes, made=inputs.made)
         if not schedules or sum(gap_s > 0 for gap_s in gaps_s) < MOSTLY * len(gaps_s):
             continue
-        gain_s = delay_s + native_s - min(schedule.total_s(delay_s) for schedule in schedules)
+        gain_s = delay_s + together_s - min(schedule.total_s(delay_s) for schedule in schedules)
         if gain_s > best_gain_s:
             best = (late, delay_s, "late in most of the last operations")
             best_gain_s = gain_s
@@ -255,21 +278,21 @@ def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], 
 
 
 def quiet(nbytes: int, inputs: PolicyInputs, *, was_quiet: bool) -> bool:
-    """Mode auto: whether all ranks had better run natively, without asking.
+    """Mode auto: whether ranks had better wait for each other, without asking.
 
     Asking costs a decision's latency per operation. It pays where the best wait would have gained
     more than that, on average over the last ``LATELY`` operations. Once they ask, half of it will
     do to go on: near the limit, changing over and back would cost more than either.
     """
-    native_s = inputs.native_s(nbytes)
+    together_s = inputs.together_s(nbytes)
     gain_s = 0.0
     for late in range(1, inputs.most_late + 1):
         # ``learned`` wants a lateness above 0, and ranks may have come at the very same time
         gaps = [max(gap, SHORTEST_S) for gap in inputs.history.gaps(late, LATELY)]
         schedules = inputs.times(late, nbytes, made=inputs.made)
-        wait = learned(gaps, 0.0, native_s, schedules)
+        wait = learned(gaps, 0.0, together_s, schedules)
         gain_s = max(gain_s, wait.native_s - wait.mean_s)
-    limit_s = LEAST_GAIN * native_s + inputs.correction.latency_s
+    limit_s = LEAST_GAIN * together_s + inputs.correction.latency_s
     if not was_quiet:
         limit_s /= 2
     return gain_s < limit_s

@@ -28,12 +28,22 @@ CANDIDATES = (
     ScheduleCandidate("m = 4", 1, Phase(24, 6 / 7), Phase(30, 30 / 28), on_demand=True),
     ScheduleCandidate("two late", 2, Phase(20, 5 / 6), Phase(30, 1.25)),
 )
+RING, DOUBLING, TREE = ON_TIME = range(len(CANDIDATES), len(CANDIDATES) + 3)
+CANDIDATES_ON_TIME = (
+    ScheduleCandidate("ring", 0, Phase(14, 14 / 8), Phase(0, 0)),
+    ScheduleCandidate("doubling", 0, Phase(3, 3), Phase(0, 0)),
+    ScheduleCandidate("tree", 0, Phase(6, 6), Phase(0, 0)),
+)
 
 
-def inputs(ranks, options=None, head_of=0, *, all_made=True):
-    """What decisions are made from, with ``CANDIDATES``; ``all_made``: all ranks have made them."""
+def inputs(ranks, options=None, head_of=0, *, all_made=True, on_time=False):
+    """What decisions are made from, with ``CANDIDATES``; ``all_made``: all ranks have made them.
+
+    ``on_time``: and with ``CANDIDATES_ON_TIME``.
+    """
     profile = Profile(ranks, native=AlphaBeta(1e-5, 1e-6), schedule=AlphaBeta(2e-5, 1e-6))
-    policy_inputs = PolicyInputs(options or Options(), ranks, CANDIDATES, profile, head_of=head_of)
+    candidates = CANDIDATES + CANDIDATES_ON_TIME if on_time else CANDIDATES
+    policy_inputs = PolicyInputs(options or Options(), ranks, candidates, profile, head_of=head_of)
     if all_made:
         policy_inputs.made = -1  # bits: all are set
     return policy_inputs
@@ -64,12 +74,17 @@ class Network:
     made_at: dict = field(default_factory=dict)  # rank -> the operation by which it has made all
     head_of: int = 0  # how many ranks have a head, if not as many as usual
     slower: tuple = (1.0, 1.0)  # what operations take, native and by schedule, over the profile
+    on_time: bool = False  # there are schedules for ranks that are all on time
+    slower_ways: dict = field(default_factory=dict)  # by candidate: besides, by such a factor
 
     def __post_init__(self):
         n = self.size
         self.agents = []
         for rank in range(n):
-            own_inputs = inputs(n, self.options, self.head_of, all_made=not self.made_at)
+            all_made = not self.made_at
+            own_inputs = inputs(
+                n, self.options, self.head_of, all_made=all_made, on_time=self.on_time
+            )
             self.agents.append(RankAgent(rank, own_inputs))
         self.clocks = self.clocks or (0.0,) * n
         self.dice = random.Random(self.seed)
@@ -198,6 +213,7 @@ class Network:
     def _end_s(self, decision, begins_s, nbytes):
         """When all have the result of an operation that the ranks begin at these times, sorted."""
         native_slower, schedule_slower = self.slower
+        schedule_slower *= self.slower_ways.get(decision.candidate, 1.0)
         if decision.candidate == NATIVE:
             native_s = self.agents[0].inputs.native_s(nbytes, corrected=False)
             return self._links.serve(begins_s[-1], native_slower * native_s)

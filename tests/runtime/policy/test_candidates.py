@@ -38,7 +38,7 @@ def test_rank_0_only_sends_and_proves_once_for_all_of_its_groups(monkeypatch):
     of_first_group, _ = candidates(_group(HashStore(), 0, 4), 1)
     of_second_group, _ = candidates(_group(HashStore(), 0, 4), 1)
 
-    assert len(proved) == len(module._made(4, 1, 1))
+    assert len(proved) == len(module._made(4, 1, 1, False))
     assert of_first_group[0] is of_second_group[0]
 
 

@@ -1,0 +1,113 @@
+"""How an operation runs for which all ranks are waited for: natively, or by a schedule on time.
+
+Which way is fastest depends on the network, the size and the processors, so it is found out with
+the job's own operations, for each class of sizes (powers of two) by itself:
+
+    operations of a class   │ 1, 2, 3, ... some dozens            │ from then on
+    run                     │ by each way that might be fastest,  │ by the one that was; one in 48
+                            │ mixed                               │ natively, to compare
+
+The coordinator learns how long each took, from the last arrival to the last result. What it settles
+on is part of the next epoch, so all ranks change over at the same operation; and it settles anew
+where the native all-reduce turns out to be faster. No operation waits for any of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import zlib
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from latecomer.runtime.policy.cost_model import Profile, ScheduleCandidate, times
+from latecomer.runtime.policy.messages import NATIVE, OnTime
+
+ENOUGH = 6  # operations by each way, before one is settled on
+KEPT = 16  # last operations by each way
+MOST_SCHEDULES = 3  # that are tried for a class: the fastest by the profile,
+HOPELESS = 2.0  # unless they are predicted to take so many times the fastest one's time
+LEAST_GAIN = 0.05  # what a schedule has to take less than the native all-reduce
+COMPARED = 48  # of so many operations one runs natively, so that it is known what that takes
+
+
+def size_class(nbytes: int) -> int:
+    """The class of a buffer's size: those from one power of two to the next."""
+    return nbytes.bit_length()
+
+
+def is_to_compare(operation: int) -> bool:
+    """Whether an operation runs natively in any case, to measure what that takes.
+
+    Which ones looks random, but all ranks find the same. Every 48th one would not do: of a training
+    step of 8 buckets that is always the same bucket.
+    """
+    return _mixed(operation) % COMPARED == 0
+
+
+def tried(
+    of_class: int, candidates: tuple[ScheduleCandidate, ...], profile: Profile
+) -> tuple[int, ...]:
+    """The ways among which the fastest for a class is looked for; alike on all ranks."""
+    middle = 3 << of_class >> 2  # bytes
+    schedules = sorted(times(candidates, profile, 0, middle), key=lambda each: each.waiting_s)
+    limit_s = HOPELESS * schedules[0].waiting_s if schedules else 0.0
+    likely = [each.candidate for each in schedules if each.waiting_s <= limit_s]
+    return (NATIVE, *likely[:MOST_SCHEDULES])
+
+
+def way_on_time(on_time: OnTime, operation: int, nbytes: int, ways: tuple[int, ...]) -> int:
+    """The candidate by which an operation runs, or NATIVE; ``ways``: those of :func:`tried`."""
+    settled = dict(on_time).get(size_class(nbytes))
+    if settled is None:
+        return ways[_mixed(operation) // COMPARED % len(ways)]
+    return NATIVE if is_to_compare(operation) else settled
+
+
+class OnTimeTimes:
+    """How long operations took for which all ranks were waited for, by class and way."""
+
+    def __init__(self) -> None:
+        self.added = 0  # operations
+        self._took_s: dict[int, dict[int, deque[float]]] = {}
+
+    def add(self, nbytes: int, candidate: int, took_s: float) -> None:
+        """One operation, from the last arrival (or the end of the one before) to its end."""
+        ways = self._took_s.setdefault(size_class(nbytes), {})
+        ways.setdefault(candidate, deque(maxlen=KEPT)).append(took_s)
+        self.added += 1
+
+    def least_s(self, nbytes: int, default_s: float) -> float:
+        """What operations of this size took by the fastest way of which enough are known."""
+        by_way = self._took_s.get(size_class(nbytes), {}).values()
+        medians_s = [statistics.median(took_s) for took_s in by_way if len(took_s) >= ENOUGH]
+        return min(medians_s, default=default_s)
+
+    def settled(self, before: OnTime, ways_of: Callable[[int], tuple[int, ...]]) -> OnTime:
+        """What to settle on, given what was ``before``; ``ways_of``: :func:`tried`, by class."""
+        table = dict(before)
+        for of_class, took_s in self._took_s.items():
+            ways = ways_of(of_class)
+            medians_s = {
+                way: statistics.median(took_s[way])
+                for way in ways
+                if len(took_s.get(way, ())) >= ENOUGH
+            }
+            if of_class not in table:
+                if len(medians_s) == len(ways):
+                    table[of_class] = _fastest(medians_s)
+            elif {NATIVE, table[of_class]} <= medians_s.keys():
+                native_s = medians_s[NATIVE]
+                if native_s < (1 - LEAST_GAIN) * medians_s[table[of_class]]:
+                    table[of_class] = NATIVE
+        return tuple(sorted(table.items()))
+
+
+def _fastest(medians_s: Mapping[int, float]) -> int:
+    """The fastest way, or NATIVE if it does not gain enough."""
+    way = min(medians_s, key=lambda each: medians_s[each])
+    return way if medians_s[way] < (1 - LEAST_GAIN) * medians_s[NATIVE] else NATIVE
+
+
+def _mixed(operation: int) -> int:
+    """A number that looks random, and is the same on all ranks."""
+    return zlib.crc32(operation.to_bytes(8))

@@ -1,0 +1,201 @@
+"""For whom nobody is late: the ways that are tried, what is settled on, by all ranks alike."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from latecomer.runtime.policy import rules
+from latecomer.runtime.policy.cost_model import AlphaBeta, Phase, Profile, ScheduleCandidate
+from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
+from latecomer.runtime.policy.messages import NATIVE, Epoch
+from latecomer.runtime.policy.on_time import (
+    ENOUGH,
+    KEPT,
+    MOST_SCHEDULES,
+    OnTimeTimes,
+    is_to_compare,
+    size_class,
+    tried,
+    way_on_time,
+)
+from latecomer.runtime.policy.options import Options
+from tests.runtime.policy.network import DOUBLING, LARGE, ON_TIME, RING, Network, inputs
+from tests.runtime.spawning import on_ranks
+
+WAY_OF = {"native": NATIVE, "five": 5, "seven": 7}
+WAYS = tuple(WAY_OF.values())
+SMALL = 40
+"""Bytes for which no schedule could gain anything from a late rank in ``network.inputs``."""
+
+
+def _candidates(*messages):
+    nothing = Phase(0, 0)
+    late = ScheduleCandidate("late", 1, nothing, nothing)
+    on_time = [ScheduleCandidate(f"{count}", 0, Phase(count, 0), nothing) for count in messages]
+    return (late, *on_time)
+
+
+def test_the_likely_ways_are_tried_the_fastest_first():
+    profile = Profile(4, AlphaBeta(1.0, 1.0), AlphaBeta(1.0, 1.0))
+    assert tried(10, _candidates(7, 4, 5, 9, 6, 8), profile) == (NATIVE, 2, 3, 5)
+    assert tried(10, _candidates(7, 3), profile) == (NATIVE, 2)  # the other one is hopeless
+    assert tried(10, _candidates(), profile) == (NATIVE,)
+    assert len(tried(10, _candidates(*range(90, 99)), profile)) == 1 + MOST_SCHEDULES
+
+
+@given(st.integers(0, 10**6), st.integers(1, 2**40))
+def test_every_way_is_tried_about_as_often(first, nbytes):
+    operations = range(first, first + 900)
+    counted = Counter(way_on_time((), operation, nbytes, WAYS) for operation in operations)
+    assert counted.keys() == set(WAYS)
+    assert min(counted.values()) > 200
+
+
+@given(st.integers(0, 10**6), st.integers(1, 2**40))
+def test_what_is_settled_runs_but_for_comparisons(operation, nbytes):
+    on_time = ((0, NATIVE), (size_class(nbytes), 7))
+    way = way_on_time(on_time, operation, nbytes, WAYS)
+    assert way == (NATIVE if is_to_compare(operation) else 7)
+
+
+@given(st.lists(st.sampled_from(WAYS), max_size=60))
+def test_nothing_is_settled_before_enough_is_known_of_each(ways):
+    times = OnTimeTimes()
+    for way in ways:
+        times.add(100, way, 1.0 if way == NATIVE else 0.5)
+    table = times.settled((), lambda of_class: WAYS)
+    is_enough = all(ways.count(way) >= ENOUGH for way in WAYS)
+    assert len(table) == is_enough
+    assert times.added == len(ways)
+
+
+def _known(**took_s):
+    """Times of one class of sizes, by way."""
+    times = OnTimeTimes()
+    for name, seconds in took_s.items():
+        for _ in range(KEPT):
+            times.add(100, WAY_OF[name], seconds)
+    return times
+
+
+@pytest.mark.parametrize(
+    ("took_s", "way"),
+    [
+        ({"native": 1.0, "five": 0.8, "seven": 0.7}, 7),
+        ({"native": 1.0, "five": 0.7, "seven": 0.8}, 5),
+        ({"native": 1.0, "five": 0.99, "seven": 0.98}, NATIVE),  # that is not enough to change over
+        ({"native": 0.5, "five": 0.7, "seven": 0.8}, NATIVE),
+    ],
+)
+def test_the_fastest_is_settled_on(took_s, way):
+    times = _known(**took_s)
+    assert times.settled((), lambda of_class: WAYS) == ((size_class(100), way),)
+    assert times.least_s(100, default_s=9.0) == min(took_s.values())
+    assert times.least_s(10**6, default_s=9.0) == 9.0
+
+
+def test_native_again_if_it_turns_out_to_be_faster():
+    table = ((size_class(100), 7),)
+    still = _known(native=0.96, seven=1.0).settled(table, lambda of_class: WAYS)
+    again = _known(native=0.9, seven=1.0).settled(table, lambda of_class: WAYS)
+    unknown = _known(seven=1.0).settled(table, lambda of_class: WAYS)
+    assert still == unknown == table
+    assert again == ((size_class(100), NATIVE),)
+
+
+@settings(max_examples=9, deadline=None)
+@given(
+    st.sampled_from(["predict", "eager", "auto"]),
+    st.sampled_from([LARGE, SMALL]),
+    st.sampled_from([0.0, 0.1]),
+    st.integers(2, 5),
+    st.integers(0, 2**32),
+)
+def test_all_ranks_settle_on_the_fastest_way(mode, nbytes, lost, size, seed):
+    slower_ways = {RING: 0.3, DOUBLING: 0.2}
+    network = Network(
+        size,
+        Options(mode),
+        250,
+        window=1,
+        lost=lost,
+        seed=seed,
+        nbytes=lambda *_: nbytes,
+        on_time=True,
+        slower_ways=slower_ways,
+    )
+    network.lateness = lambda *_: 0.01
+    decisions = network.run().decisions
+
+    assert not network.faults
+    assert all(own == decisions[0] for own in decisions)
+    policy_inputs = network.agents[0].inputs
+    times_s = {NATIVE: policy_inputs.native_s(nbytes, corrected=False)}
+    for each in policy_inputs.times(0, nbytes, corrected=False):
+        times_s[each.candidate] = each.waiting_s * slower_ways.get(each.candidate, 1.0)
+    tried_ways = policy_inputs.ways_on_time(size_class(nbytes))
+    fastest = min(tried_ways, key=lambda way: times_s[way])
+    last = [each.candidate for each in decisions[0][200:]]
+    expected = [NATIVE if is_to_compare(number) else fastest for number in range(200, 250)]
+    assert last == expected
+
+
+def test_a_late_rank_is_begun_without_all_the_same():
+    network = Network(8, Options("auto"), 250, window=1, on_time=True)
+    network.lateness = lambda rank, operation: 0.01 + 0.5 * (rank == 3 and operation >= 200)
+    decisions = network.run().decisions[0]
+    assert {decision.candidate for decision in decisions[150:200]} & {NATIVE, *ON_TIME}
+    last = decisions[-10:]
+    assert all(each.late == (3,) or each.reason == rules.TO_COMPARE for each in last)
+
+
+def test_small_operations_say_nothing_of_who_is_late():
+    sizes = [LARGE, SMALL, SMALL]
+    network = Network(4, Options("auto"), 90, window=1, on_time=True)
+    network.nbytes = lambda rank, operation: sizes[operation % 3]
+    network.lateness = lambda *_: 0.01
+    network.run()
+    coordinator = network.agents[0].inputs
+    assert 0 < coordinator.history.added <= 30 < coordinator.on_time.added
+
+
+def test_a_decision_says_why():
+    policy_inputs = inputs(8, on_time=True)
+    of_class = size_class(LARGE)
+    first = Epoch(0, 0, 0)
+    settled = Epoch(1, 0, 0, on_time=((of_class, RING),))
+    compared = next(number for number in itertools.count() if is_to_compare(number))
+    other = compared + 1
+
+    tries = {rules.waited_for(number, LARGE, first, "why", policy_inputs) for number in range(100)}
+    assert {each.reason for each in tries} == {"why", f"why; {rules.TRYING}"}
+    assert {each.candidate for each in tries} == {*policy_inputs.ways_on_time(of_class)}
+    by_ring = rules.waited_for(other, LARGE, settled, "why", policy_inputs)
+    assert (by_ring.candidate, by_ring.reason) == (RING, f"why; {rules.FASTEST}")
+    native = rules.waited_for(compared, LARGE, settled, "why", policy_inputs)
+    assert (native.candidate, native.reason) == (NATIVE, rules.TO_COMPARE)
+    without = rules.waited_for(other, LARGE, settled, "why", inputs(8))
+    assert (without.candidate, without.reason) == (NATIVE, "why")
+
+
+@on_ranks(3)
+def test_ranks_settle_alike_and_every_sum_is_right(rank, size, store):
+    dispatcher = AllReduceDispatcher(store, rank, size, options=Options("auto"), timeout_s=60.0)
+    for number in range(250):
+        tensor = torch.arange(1000) * (rank + number)
+        dispatcher.submit(tensor).wait()
+        assert tensor.tolist() == (torch.arange(1000) * (3 + 3 * number)).tolist()
+
+    own = repr([(each.operation, each.way, each.late) for each in dispatcher.records])
+    store.set(f"ways {rank}", own)
+    assert store.get("ways 0").decode() == own
+    assert "ring" in own or "direct" in own or "doubling" in own
+    store.set(f"over {rank}", "")
+    store.wait([f"over {peer}" for peer in range(size)])
+    dispatcher.close()
