@@ -19,8 +19,7 @@ from latecomer.runtime.samebits.option import Bits
 from latecomer.verify.core.schedule import Schedule
 from latecomer.verify.errors import ArgumentError
 
-REQUIREMENT = "the backend needs a schedule or a mode"
-REMEDY = "Set LATECOMER_MODE=auto, or this to a file that `synth generate` made, or configure()"
+DEFAULT_MODE: Mode = "auto"  # where nothing is set
 ScheduleSource = str | os.PathLike[str] | Schedule | Verified
 
 
@@ -168,13 +167,12 @@ def configuration() -> Scheduled | Chosen | Options:
         requirement = "must be a rank, or several, separated by commas"
         raise ArgumentError("LATECOMER_LATE", late_text, requirement)
     late = [int(number) for number in numbers] or None
-    if mode := os.environ.get("LATECOMER_MODE"):
-        profile = os.environ.get("LATECOMER_PROFILE") or None
-        return choose(None, cast(Mode, mode), late=late, profile=profile)
+    mode = os.environ.get("LATECOMER_MODE")
     path = os.environ.get("LATECOMER_SCHEDULE")
-    if not path:
-        raise ArgumentError("LATECOMER_SCHEDULE", path, REQUIREMENT, REMEDY)
-    return choose(path, None, late=late)
+    if path and not mode:
+        return choose(path, None, late=late)
+    profile = os.environ.get("LATECOMER_PROFILE") or None
+    return choose(None, cast(Mode, mode or DEFAULT_MODE), late=late, profile=profile)
 
 
 def require_any_bits(bits: Bits | None) -> None:

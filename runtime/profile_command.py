@@ -19,6 +19,8 @@ def profile(
 ) -> None:
     """Measure latency and bandwidth of the native all-reduce and of ours, for the modes.
 
+    And by what all-reduces of each size are fastest where no rank is late.
+
     \b
     Examples:
       torchrun --nproc-per-node 4 -m latecomer profile
@@ -26,6 +28,7 @@ def profile(
     """
     from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
     from latecomer.runtime.policy.profile import run as measure
+    from latecomer.synth.units import format_bytes
 
     if os.environ.get("RANK") == "0":
         require_replaceable("--out", out, PROFILE, force=force)
@@ -35,4 +38,6 @@ def profile(
             latency_us = cost.alpha_s * 1e6
             megabytes_per_s = 1e-6 / cost.beta_s
             print(f"{name:<9} {latency_us:9.1f} us a message, {megabytes_per_s:9.1f} MB/s")
+        for of_class, way in measured.on_time.items():
+            print(f"{format_bytes(2 ** (of_class - 1)):<9} to twice that: {way}")
         print(f"written: {out} ({measured.ranks} ranks)")

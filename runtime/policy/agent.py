@@ -63,7 +63,9 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         self.rank = rank
         self.inputs = inputs
         self.clock = Clock(rank)
-        self.epochs = EpochCommit(rank, inputs.world_size, coordinator=0)
+        self.epochs = EpochCommit(
+            rank, inputs.world_size, coordinator=0, on_time=inputs.settled_before
+        )
         self._coordinator = Coordinator(rank, inputs, self.epochs, self.clock)
         self._head = Head(rank, inputs)
         self._parts = (self.clock, self.epochs, self._coordinator, self._head)

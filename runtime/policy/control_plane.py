@@ -15,7 +15,7 @@ from latecomer.runtime.network.control_channel import ControlChannel
 from latecomer.runtime.network.protocol import ProtocolRunner
 from latecomer.runtime.policy.agent import Decided, RankAgent
 from latecomer.runtime.policy.coordinator import Fault
-from latecomer.runtime.policy.messages import Decision, PolicyMessage
+from latecomer.runtime.policy.messages import Decision, OnTime, PolicyMessage
 
 logger = logging.getLogger("latecomer")
 
@@ -119,6 +119,12 @@ class ControlPlane(ProtocolRunner[PolicyMessage, Aligned | Decided | Fault]):
     def waits_for(self, operation: int) -> int:
         """The rank whose word a decision waits for."""
         return self.run(lambda now_s: self._agent.waits_for(operation))
+
+    @property
+    def on_time(self) -> OnTime:
+        """How operations run for which all ranks are waited for, as far as that is settled."""
+        with self._lock:  # nothing is sent, and it may be asked when all is over
+            return self._agent.epochs.latest.on_time
 
     def alignment(self) -> Alignment:
         """How this rank's clock relates to the reference's now, with a finite uncertainty."""

@@ -61,17 +61,23 @@ class MachinesProfile(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """What ``latecomer profile`` measures: the library's all-reduce, and our executor."""
+    """What ``latecomer profile`` measures: the library's all-reduce, and our executor.
+
+    ``on_time``: by class of sizes, the name of the schedule that is fastest where all ranks are
+    waited for, or "native"; classes that are missing are still to be tried.
+    """
 
     ranks: int
     native: AlphaBeta
     schedule: AlphaBeta
     machines: MachinesProfile | None = None
     hosts: tuple[int, ...] = ()  # how many ranks each host had, in order of ranks; (): not known
+    on_time: dict[int, str] = {}
 
     def for_some(self, ranks: int) -> Profile:
         """The same links between so many of the ranks; which hosts these are on is not known."""
-        return msgspec.structs.replace(self, ranks=ranks, machines=None, hosts=())
+        on_time = self.on_time if ranks == self.ranks else {}
+        return msgspec.structs.replace(self, ranks=ranks, machines=None, hosts=(), on_time=on_time)
 
     def native_s(self, nbytes: int) -> float:
         """N: the native all-reduce of ``nbytes`` bytes, taken as a ring."""

@@ -31,6 +31,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -52,6 +53,7 @@ from latecomer.runtime.policy.cost_model import Profile
 from latecomer.runtime.policy.machines import ALONE, ranks_per_machine
 from latecomer.runtime.policy.messages import NATIVE, Decision
 from latecomer.runtime.policy.on_device import on_device, require_no_capture
+from latecomer.runtime.policy.on_time import named
 from latecomer.runtime.policy.options import LEARNING, Options, PolicyInputs, require_equal
 from latecomer.runtime.policy.profile import shared_profile
 from latecomer.runtime.telemetry.recorder import DispatcherRecorder, Rounds
@@ -181,7 +183,7 @@ class AllReduceDispatcher:
         self._none_waits = host.Condition()  # told when an operation starts during close
         self.moved_s = host.monotonic()
 
-        self._inputs = PolicyInputs(self.options, self.size, self.candidates, self.profile)
+        self._inputs = PolicyInputs(self.options, self.size, self.candidates, self._profile)
         for at_s in arrivals:
             self._inputs.history.add(at_s)
         self._began_with = self._inputs.history.added
@@ -266,6 +268,12 @@ class AllReduceDispatcher:
         return self.control_plane.arrivals(after=self._began_with)
 
     @property
+    def profile(self) -> Profile:
+        """Of the links, and of the ways on time that were settled on so far."""
+        on_time = named(self.control_plane.on_time, self.candidates)
+        return msgspec.structs.replace(self._profile, on_time=on_time)
+
+    @property
     def entered(self) -> int:
         """Operations that this rank has submitted."""
         return self.executor.entered
@@ -309,7 +317,7 @@ class AllReduceDispatcher:
                 def run_schedule(tensor: torch.Tensor) -> None:
                     self.executor.submit(tensor).wait(ON_HOST)
 
-                self.profile = shared_profile(
+                self._profile = shared_profile(
                     group,
                     given_profile,
                     self._native.run,

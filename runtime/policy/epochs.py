@@ -25,7 +25,15 @@ from dataclasses import dataclass
 import msgspec
 
 from latecomer.runtime.network.protocol import Protocol
-from latecomer.runtime.policy.messages import Answer, Ask, Epoch, EpochMessage, Outcome, Propose
+from latecomer.runtime.policy.messages import (
+    Answer,
+    Ask,
+    Epoch,
+    EpochMessage,
+    OnTime,
+    Outcome,
+    Propose,
+)
 
 RETRY_S = 0.05  # between two times that the same thing is sent
 PATIENCE_S = 1.0  # then an epoch that not all have accepted is void: nobody waits, nothing changes
@@ -44,13 +52,14 @@ class _Proposal:
 
 
 class EpochCommit(Protocol[EpochMessage, None]):
-    """One rank's part; ``coordinator`` is the first epoch's, the same on all ranks."""
+    """One rank's part; ``coordinator``, ``on_time``: the first epoch's, the same on all ranks."""
 
-    def __init__(self, rank: int, world_size: int, coordinator: int) -> None:
+    def __init__(self, rank: int, world_size: int, coordinator: int, on_time: OnTime = ()) -> None:
         super().__init__()
         self.rank = rank
         self.world_size = world_size
-        self._epochs = [Epoch(0, 0, coordinator)]  # those that hold, by first operation
+        first = Epoch(0, 0, coordinator, on_time=on_time)
+        self._epochs = [first]  # those that hold, by first operation
         self._bound = 0  # operations below are bound
         self._seen = 0  # the highest version heard of
         self._accepted: Epoch | None = None  # outcome unknown

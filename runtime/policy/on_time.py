@@ -27,6 +27,7 @@ KEPT = 16  # last operations by each way
 MOST_SCHEDULES = 3  # that are tried for a class: the fastest by the profile,
 HOPELESS = 2.0  # unless they are predicted to take so many times the fastest one's time
 LEAST_GAIN = 0.05  # what a schedule has to take less than the native all-reduce
+LIBRARY = "native"  # in a profile: the library's all-reduce
 COMPARED = 48  # of so many operations one runs natively, so that it is known what that takes
 
 
@@ -53,6 +54,20 @@ def tried(
     limit_s = HOPELESS * schedules[0].waiting_s if schedules else 0.0
     likely = [each.candidate for each in schedules if each.waiting_s <= limit_s]
     return (NATIVE, *likely[:MOST_SCHEDULES])
+
+
+def named(on_time: OnTime, candidates: tuple[ScheduleCandidate, ...]) -> dict[int, str]:
+    """What was settled on, by names: as a profile keeps it."""
+    return {
+        of_class: LIBRARY if way == NATIVE else candidates[way].name for of_class, way in on_time
+    }
+
+
+def on_time_of(names: Mapping[int, str], candidates: tuple[ScheduleCandidate, ...]) -> OnTime:
+    """The reverse; names of schedules that there are no more are left out."""
+    ways = {each.name: index for index, each in enumerate(candidates) if each.late == 0}
+    ways[LIBRARY] = NATIVE
+    return tuple((of_class, ways[name]) for of_class, name in sorted(names.items()) if name in ways)
 
 
 def way_on_time(on_time: OnTime, operation: int, nbytes: int, ways: tuple[int, ...]) -> int:

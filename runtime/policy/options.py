@@ -12,7 +12,7 @@ from latecomer.runtime.device.option import OnDevice
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.cost_model import Profile, ScheduleCandidate, Times, times
 from latecomer.runtime.policy.history import History, ModelCorrection
-from latecomer.runtime.policy.on_time import OnTimeTimes, tried
+from latecomer.runtime.policy.on_time import OnTimeTimes, on_time_of, tried
 from latecomer.runtime.samebits.option import Bits
 from latecomer.verify.errors import ArgumentError
 
@@ -107,6 +107,7 @@ class PolicyInputs:
         self._times = lru_cache(1024)(partial(times, self.candidates, self.profile))
         # by class of sizes: the ways on time that are tried
         self.ways_on_time = cache(partial(tried, candidates=self.candidates, profile=self.profile))
+        self.settled_before = on_time_of(self.profile.on_time, self.candidates)
         self.has_ways_on_time = any(candidate.late == 0 for candidate in self.candidates)
         self.speaks_for = cache(lambda rank: self.headed(rank)[2])  # by rank: for these it speaks
         self.made = 0

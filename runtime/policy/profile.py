@@ -38,6 +38,10 @@ MOST_S = 1.0  # a machine on which no three agree by then is too noisy for more 
 DIFFERENT = 2.0  # by this factor a profile is off, if it is not of this network
 LEAST_ALPHA_S = 1e-7  # where noise makes the fitted line pass below zero, or fall:
 LEAST_BETA_S = 1e-13  # predicted times have to be positive, and to grow with the buffer
+CLASSES = range(12, 25)  # of sizes, to which the command tries all ways on time: 3 KiB to 12 MiB
+EACH = 8  # operations between two looks whether a class is settled
+MOST_OPERATIONS = 300  # in which it has to be
+LONG_S = 0.5  # where an operation takes so long, larger ones are not tried
 LEAVE_S = 5.0  # how long rank 0, whose store it may be, waits for the others to have left
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # by which torchrun says who joins
 
@@ -169,7 +173,8 @@ def run(dispatch: Callable[..., Any], out: Path, *, timeout_s: float = 300.0) ->
     leaving = StoreExchange(store, rank, ranks, LEAVE_S)
     staying = set(range(ranks))
     try:
-        dispatcher = dispatch(store, rank, ranks, options=Options("native"), timeout_s=timeout_s)
+        dispatcher = dispatch(store, rank, ranks, options=Options("auto"), timeout_s=timeout_s)
+        _settle_ways_on_time(dispatcher)
         profile: Profile = dispatcher.profile
         if rank == 0:
             out.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=2) + b"\n")
@@ -183,6 +188,32 @@ def run(dispatch: Callable[..., Any], out: Path, *, timeout_s: float = 300.0) ->
             leaving.send(f"done/{rank}")
             if rank == 0:  # the store may be its own: it leaves last
                 leaving.receive({peer: f"done/{peer}" for peer in staying})
+
+
+def _settle_ways_on_time(dispatcher: Any) -> None:
+    """Run operations of all classes until it is known how each is fastest (collective)."""
+    if not any(candidate.late == 0 for candidate in dispatcher.candidates):
+        return
+    for of_class in CLASSES:
+        tensor = torch.zeros((3 << of_class >> 2) // 4)
+        began_s = host.monotonic()
+        for operation in range(1, MOST_OPERATIONS + 1):
+            dispatcher.submit(tensor).wait()
+            if operation % EACH:
+                continue
+            is_settled = of_class in dispatcher.profile.on_time
+            if _is_true_on_all(dispatcher, is_settled):  # ranks hear of it one after the other
+                break
+        is_long = (host.monotonic() - began_s) / operation > LONG_S
+        if _is_true_on_all(dispatcher, is_long):
+            return
+
+
+def _is_true_on_all(dispatcher: Any, is_true: bool) -> bool:
+    """Whether it is (collective)."""
+    count = torch.tensor([float(is_true)])
+    dispatcher.submit(count).wait()
+    return bool(count.item() == dispatcher.size)
 
 
 def _store(rank: int, timeout_s: float) -> Store:

@@ -99,10 +99,9 @@ def waited_for(
     ways = inputs.ways_on_time(size_class(nbytes))
     way = way_on_time(epoch.on_time, operation, nbytes, ways)
     is_settled = size_class(nbytes) in dict(epoch.on_time)
-    if way != NATIVE:
-        return Decision(way, (), f"{why}; {FASTEST if is_settled else TRYING}")
-    is_compared = is_to_compare(operation)
-    return Decision(NATIVE, (), TO_COMPARE if is_settled and is_compared else why)
+    if is_settled and way == NATIVE and is_to_compare(operation):
+        return Decision(NATIVE, (), TO_COMPARE)
+    return Decision(way, (), f"{why}; {FASTEST if is_settled else TRYING}")
 
 
 def static(nbytes: int, inputs: PolicyInputs) -> Decision:
