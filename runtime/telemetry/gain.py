@@ -1,10 +1,10 @@
-"""What was saved by beginning without late ranks, against what ran natively in the same job.
+"""What was saved by schedules, against what ran natively in the same job.
 
-An operation that began without a late rank took c seconds from the last arrival to the last result.
-Natively it would have taken N: nothing can be done before the last rank is there, whoever that is.
-N is what operations of the same size took that ran natively while the job was watched. In a mode
-some always do: the first ones, those in which nobody was late, and a few on purpose, to compare
-(``latecomer.runtime.policy.rules.is_to_compare``). With ``attachment.mode = "off"`` as many do as
+An operation by a schedule took c seconds from the last arrival to the last result, whether it began
+without a late rank or waited for all. Natively it would have taken N: nothing can be done before
+the last rank is there, whoever that is. N is what operations of the same size took that ran
+natively while the job was watched. In a mode some always do: to find out which way is the fastest,
+and a few to compare (``latecomer.runtime.policy.on_time.is_to_compare``). With ``attachment.mode = "off"`` as many do as
 one likes. So
 
     saved = N - c, summed up; N is their median, and what lies between their quartiles may be true
@@ -34,8 +34,9 @@ Operation = Mapping[int, Record]
 class Gain:
     """Seconds saved, all operations together; negative where they were lost."""
 
-    compared: int = 0  # operations that began without a late rank, of sizes that can be compared
-    not_compared: int = 0  # of sizes of which too few ran natively
+    compared: int = 0  # operations by a schedule, of sizes that can be compared
+    without_late: int = 0  # of these, began without a late rank
+    not_compared: int = 0  # by a schedule, of sizes of which too few ran natively
     saved_s: float = 0.0
     least_s: float = 0.0  # by the first quartile of the native times
     most_s: float = 0.0  # by the third
@@ -52,13 +53,13 @@ class Gain:
                 span = f"between {-self.least_s:.2f} lost and {self.most_s:.2f} saved"
             lines.append(
                 f"{what} {abs(self.saved_s):.2f} s ({span}) of {self.watched_s:.1f} s: "
-                f"{self.compared} operations began without a late rank, compared with those of "
-                "their size that ran natively"
+                f"{self.compared} operations ran by a schedule, {self.without_late} of them without "
+                "waiting for a late rank, compared with those of their size that ran natively"
             )
         if self.not_compared:
             lines.append(
-                f"{self.not_compared} operations that began without a late rank are not compared: "
-                f"of their size fewer than {ENOUGH} ran natively"
+                f"{self.not_compared} operations by a schedule are not compared: of their size "
+                f"fewer than {ENOUGH} ran natively"
             )
         if not lines and self.usual_reason:
             lines.append(
@@ -73,7 +74,8 @@ def gain_of(operations: Sequence[Operation]) -> Gain:
         return Gain()
 
     natively_s: defaultdict[int, list[float]] = defaultdict(list)  # by bytes
-    without_late_s: defaultdict[int, list[float]] = defaultdict(list)
+    by_schedule_s: defaultdict[int, list[float]] = defaultdict(list)
+    without_late: Counter[int] = Counter()
     reasons: Counter[str] = Counter()
     first_number = min(record.operation for records in operations for record in records.values())
     for records in operations:
@@ -85,28 +87,32 @@ def gain_of(operations: Sequence[Operation]) -> Gain:
             reasons[first.reason] += 1
             if first.operation != first_number:
                 natively_s[first.bytes].append(took_s)
-        elif first.late:
-            without_late_s[first.bytes].append(took_s)
+        else:
+            by_schedule_s[first.bytes].append(took_s)
+            without_late[first.bytes] += bool(first.late)
 
     compared = 0
+    compared_without_late = 0
     not_compared = 0
     saved_s = 0.0
     least_s = 0.0
     most_s = 0.0
-    for nbytes, times_s in without_late_s.items():
+    for nbytes, times_s in by_schedule_s.items():
         native_times_s = natively_s[nbytes]
         if len(native_times_s) < ENOUGH:
             not_compared += len(times_s)
             continue
         low_s, median_s, high_s = statistics.quantiles(native_times_s, n=4, method="inclusive")
         compared += len(times_s)
+        compared_without_late += without_late[nbytes]
         saved_s += len(times_s) * median_s - sum(times_s)
         least_s += len(times_s) * low_s - sum(times_s)
         most_s += len(times_s) * high_s - sum(times_s)
 
-    all_natively = not without_late_s and bool(reasons)
+    all_natively = not by_schedule_s and bool(reasons)
     return Gain(
         compared=compared,
+        without_late=compared_without_late,
         not_compared=not_compared,
         saved_s=saved_s,
         least_s=least_s,
