@@ -40,12 +40,12 @@ def rank_side(options: argparse.Namespace) -> None:
     import torch
     import torch.distributed as dist
 
-    import latecomer.runtime  # noqa: F401: makes the backend known
+    from latecomer.runtime.backend import BACKEND
     from latecomer.runtime.policy.rules import FASTEST
 
     with tempfile.TemporaryDirectory() as folder:
         rank = LabRank(Path(folder), options.lab or 1e5)
-    group: Any = dist.new_group(backend=OURS)
+    group: Any = dist.new_group(backend=BACKEND)
     groups = {GLOO: None, OURS: group}
 
     for size in options.sizes:
@@ -129,9 +129,8 @@ def main() -> None:
 
     ratios = []
     if not options.json:
-        print(
-            "| ranks | size | Gloo | without any option | of Gloo's | way |\n|--:|--:|--:|--:|--:|:--|"
-        )
+        print("| ranks | size | Gloo | without any option | of Gloo's | way |")
+        print("|--:|--:|--:|--:|--:|:--|", flush=True)
     for ranks in options.ranks:
         for row in rows(options, ranks):
             ratio = row[OURS] / row[GLOO]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import latecomer.runtime  # noqa: F401: makes the backend known; from torch 2.14 on without it
+from latecomer.runtime.backend import BACKEND
 
 WARM_UP = 150
 CLOSE = 1e-3
@@ -70,7 +70,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = {"transformer": transformer, "cnn": cnn}[options.model]()
     shape = SHAPES[options.model]
-    groups = {"gloo": None, "latecomer": dist.new_group(backend="latecomer")}
+    groups = {"gloo": None, "latecomer": dist.new_group(backend=BACKEND)}
     models = {
         name: DistributedDataParallel(copy.deepcopy(model), process_group=group)
         for name, group in groups.items()
@@ -89,7 +89,8 @@ def main() -> None:
         for name, each in models.items():
             seconds[name].append(step(each, inputs, optimizers[name]))
 
-    for one, other in zip(models["gloo"].parameters(), models["latecomer"].parameters(), strict=True):
+    by_gloo, by_ours = (each.parameters() for each in models.values())
+    for one, other in zip(by_gloo, by_ours, strict=True):
         assert torch.allclose(one, other, rtol=CLOSE, atol=CLOSE)
     if rank == 0:
         median_ms = {name: statistics.median(each) * 1e3 for name, each in seconds.items()}

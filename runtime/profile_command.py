@@ -28,7 +28,6 @@ def profile(
     """
     from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
     from latecomer.runtime.policy.profile import run as measure
-    from latecomer.synth.units import format_bytes
 
     if os.environ.get("RANK") == "0":
         require_replaceable("--out", out, PROFILE, force=force)
@@ -39,5 +38,5 @@ def profile(
             megabytes_per_s = 1e-6 / cost.beta_s
             print(f"{name:<9} {latency_us:9.1f} us a message, {megabytes_per_s:9.1f} MB/s")
         for of_class, way in measured.on_time.items():
-            print(f"{format_bytes(2 ** (of_class - 1)):<9} to twice that: {way}")
+            print(f"from {2 ** (of_class - 1):>9} bytes on, all on time: {way}")
         print(f"written: {out} ({measured.ranks} ranks)")

@@ -177,14 +177,14 @@ class Group:
         if isinstance(engine, AllReduceDispatcher):
             engine.abort(reason)
 
-    def close(self) -> None:
-        """Leave for good."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Leave for good; ``at_once``: what is under way is not waited for."""
         with self._changed:
             self._is_closed = True
             engine = self._engine
             change = self._change
         if engine is not None:
-            engine.close()
+            engine.close(at_once=at_once)
         if change is not None:
             change.join(CLOSE_S)
         self._presence.close()

@@ -182,7 +182,8 @@ class Job:
         ``at_once`` makes no difference: nothing is waited for that could take long.
         """
         has_closed(self)
-        if self._unfinished:
+        is_unfinished = bool(self._unfinished)
+        if is_unfinished:
             replica = self._group.replica
             self._group.abort(f"replica {replica} ends in the midst of {self._unfinished}")
         with self._lock:
@@ -190,7 +191,7 @@ class Job:
         if running is not None:
             _, sums = running
             sums.close()
-        self._group.close()
+        self._group.close(at_once=is_unfinished)
 
     def _microbatches_of(self, step: Step) -> Iterator[int]:
         """What this replica has to compute, until the step is done."""

@@ -175,7 +175,10 @@ def run(dispatch: Callable[..., Any], out: Path, *, timeout_s: float = 300.0) ->
     try:
         dispatcher = dispatch(store, rank, ranks, options=Options("auto"), timeout_s=timeout_s)
         _settle_ways_on_time(dispatcher)
-        profile: Profile = dispatcher.profile
+        exchange = StoreExchange(store, rank, ranks, timeout_s)
+        if rank == 0:  # ranks may have heard of different epochs
+            exchange.send("settled", msgspec.json.encode(dispatcher.profile).decode())
+        profile = PROFILE.decode(exchange.receive_from(0, "settled"))
         if rank == 0:
             out.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=2) + b"\n")
         dispatcher.close()

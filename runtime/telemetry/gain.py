@@ -4,8 +4,8 @@ An operation by a schedule took c seconds from the last arrival to the last resu
 without a late rank or waited for all. Natively it would have taken N: nothing can be done before
 the last rank is there, whoever that is. N is what operations of the same size took that ran
 natively while the job was watched. In a mode some always do: to find out which way is the fastest,
-and a few to compare (``latecomer.runtime.policy.on_time.is_to_compare``). With ``attachment.mode = "off"`` as many do as
-one likes. So
+and a few to compare (``latecomer.runtime.policy.on_time.is_to_compare``). With
+``attachment.mode = "off"`` as many do as one likes. So
 
     saved = N - c, summed up; N is their median, and what lies between their quartiles may be true
 
@@ -53,8 +53,9 @@ class Gain:
                 span = f"between {-self.least_s:.2f} lost and {self.most_s:.2f} saved"
             lines.append(
                 f"{what} {abs(self.saved_s):.2f} s ({span}) of {self.watched_s:.1f} s: "
-                f"{self.compared} operations ran by a schedule, {self.without_late} of them without "
-                "waiting for a late rank, compared with those of their size that ran natively"
+                f"{self.compared} operations ran by a schedule, {self.without_late} of them "
+                "without waiting for a late rank, compared with those of their size that ran "
+                "natively"
             )
         if self.not_compared:
             lines.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -41,5 +42,5 @@ def test_it_trains_and_a_page_says_who_is_late_and_what_was_saved(tmp_path):
     headline, page = train_and_look(BIN, tmp_path / "job")
 
     assert "rank 1 wasted most" in headline
-    assert "saved nothing: all ran natively, mostly because: nothing to gain" in headline
+    assert re.search(r"; (saved|lost) [\d.]+ s$", headline.strip())  # two ranks: on time, if at all
     assert headline.partition(": ")[2].strip() in page

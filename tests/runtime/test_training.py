@@ -13,7 +13,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from latecomer import runtime
-from latecomer.verify.errors import ArgumentError
 from tests.runtime import schedules
 from tests.runtime.spawning import default_group, on_ranks
 
@@ -75,9 +74,3 @@ def test_parameters_are_those_of_plain_ddp(rank, size, store, schedule, random_l
         check(_train(_model(), rank, lambda step, late_s=late_s: late_s), f"{late}")
         assert dist.group.WORLD.paths.keys() == {"schedule"}
         dist.destroy_process_group()
-
-
-@on_ranks(2)
-def test_the_backend_without_a_schedule_says_what_to_do(rank, size, store):
-    with pytest.raises(ArgumentError, match="synth generate"):
-        dist.init_process_group("latecomer", store=store, rank=rank, world_size=size)

@@ -5,13 +5,21 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latecomer.runtime.policy import rules
-from latecomer.runtime.policy.cost_model import AlphaBeta, Phase, Profile, ScheduleCandidate
+from latecomer.runtime.policy.agent import RankAgent
+from latecomer.runtime.policy.cost_model import (
+    PROFILE,
+    AlphaBeta,
+    Phase,
+    Profile,
+    ScheduleCandidate,
+)
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.messages import NATIVE, Epoch
 from latecomer.runtime.policy.on_time import (
@@ -20,11 +28,13 @@ from latecomer.runtime.policy.on_time import (
     MOST_SCHEDULES,
     OnTimeTimes,
     is_to_compare,
+    named,
+    on_time_of,
     size_class,
     tried,
     way_on_time,
 )
-from latecomer.runtime.policy.options import Options
+from latecomer.runtime.policy.options import Options, PolicyInputs
 from tests.runtime.policy.network import DOUBLING, LARGE, ON_TIME, RING, Network, inputs
 from tests.runtime.spawning import on_ranks
 
@@ -182,6 +192,23 @@ def test_a_decision_says_why():
     assert (native.candidate, native.reason) == (NATIVE, rules.TO_COMPARE)
     without = rules.waited_for(other, LARGE, settled, "why", inputs(8))
     assert (without.candidate, without.reason) == (NATIVE, "why")
+
+
+def test_a_profile_keeps_what_was_settled_on():
+    policy_inputs = inputs(4, on_time=True)
+    on_time = ((3, NATIVE), (9, RING), (12, DOUBLING))
+    names = named(on_time, policy_inputs.candidates)
+    assert names == {3: "native", 9: "ring", 12: "doubling"}
+    assert on_time_of(names, policy_inputs.candidates) == on_time
+    assert on_time_of({9: "of another version"}, policy_inputs.candidates) == ()
+
+    profile = msgspec.structs.replace(policy_inputs.profile, on_time=names)
+    decoded = PROFILE.decode(msgspec.json.encode(profile))
+    again = PolicyInputs(Options(), 4, policy_inputs.candidates, decoded)
+    assert again.settled_before == on_time
+    assert RankAgent(2, again).epochs.latest.on_time == on_time
+    assert decoded.for_some(4).on_time == names
+    assert decoded.for_some(3).on_time == {}
 
 
 @on_ranks(3)

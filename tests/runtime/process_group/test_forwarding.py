@@ -9,9 +9,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
+from latecomer.runtime import config
 from latecomer.runtime.backend import LatecomerGroup
+from latecomer.runtime.policy.options import Chosen
 from latecomer.runtime.process_group.forwarding import LatecomerBackend
 from latecomer.runtime.torch_versions import PYTHON_BACKENDS, Backend
+from latecomer.verify.errors import ArgumentError
 from tests.runtime import schedules
 from tests.runtime.jobs import start
 from tests.runtime.spawning import on_ranks, python
@@ -40,6 +43,19 @@ def test_every_method_that_starts_a_collective_is_overridden(ours, torchs):
 
     inherited = {name for name in starting if getattr(ours, name) is getattr(torchs, name)}
     assert inherited <= NOT_COLLECTIVES.keys()
+
+
+def test_without_any_option_the_backend_runs_in_mode_auto(monkeypatch):
+    for name in ("LATECOMER_MODE", "LATECOMER_SCHEDULE", "LATECOMER_ALGORITHM", "LATECOMER_LATE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(config, "_configured", None)
+    chosen = config.configuration()
+    assert isinstance(chosen, Chosen)
+    assert chosen.options.mode == "auto"
+
+    monkeypatch.setenv("LATECOMER_LATE", "1")  # goes with a schedule, or with mode static
+    with pytest.raises(ArgumentError, match="mode auto finds out by itself"):
+        config.configuration()
 
 
 @pytest.mark.parametrize(("schedule", "path"), [(None, "mode auto"), (STRAGGLER, "schedule")])

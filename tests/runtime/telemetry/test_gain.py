@@ -135,4 +135,7 @@ def test_the_summary_says_it_and_has_it_for_machines():
     ranks = [Rank(rank, tuple(records[rank] for records in operations)) for rank in range(SIZE)]
     summary = summarize(ranks, SIZE)
     assert "saved 0.20 s (0.20 to 0.20)" in str(summary)
-    assert '"gain": {"compared": 1, "without_late": 1, "not_compared": 0, "saved_s": 0.' in summary.as_json()
+    assert (
+        '"gain": {"compared": 1, "without_late": 1, "not_compared": 0, "saved_s": 0.'
+        in summary.as_json()
+    )
