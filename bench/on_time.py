@@ -41,7 +41,7 @@ def rank_side(options: argparse.Namespace) -> None:
     import torch.distributed as dist
 
     from latecomer.runtime.backend import BACKEND
-    from latecomer.runtime.policy.rules import FASTEST
+    from latecomer.runtime.policy.on_time import FASTEST
 
     with tempfile.TemporaryDirectory() as folder:
         rank = LabRank(Path(folder), options.lab or 1e5)

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from latecomer.runtime.policy.cost_model import Profile, ScheduleCandidate, times
-from latecomer.runtime.policy.messages import NATIVE, OnTime
+from latecomer.runtime.policy.messages import NATIVE, Epoch, OnTime
 
 ENOUGH = 6  # operations by each way, before one is settled on
 KEPT = 16  # last operations by each way
@@ -28,7 +28,14 @@ MOST_SCHEDULES = 3  # that are tried for a class: the fastest by the profile,
 HOPELESS = 2.0  # unless they are predicted to take so many times the fastest one's time
 LEAST_GAIN = 0.05  # what a schedule has to take less than the native all-reduce
 LIBRARY = "native"  # in a profile: the library's all-reduce
+TRIED_FOR = 1000
+"""Operations of an epoch in which ways are tried. Where the coordinator hears nothing, since a
+firewall stops UDP, nothing is ever settled, and what is slow must not be tried for ever."""
 COMPARED = 48  # of so many operations one runs natively, so that it is known what that takes
+TO_COMPARE = f"to compare: one in {COMPARED} runs natively where a schedule might be faster"
+TRYING = "one of the ways that may be fastest on time, each of which is tried"
+FASTEST = "the fastest of the ways on time that were tried"
+NOT_FOUND = "natively, since it was not found out in time how it is fastest"
 
 
 def size_class(nbytes: int) -> int:
@@ -70,12 +77,16 @@ def on_time_of(names: Mapping[int, str], candidates: tuple[ScheduleCandidate, ..
     return tuple((of_class, ways[name]) for of_class, name in sorted(names.items()) if name in ways)
 
 
-def way_on_time(on_time: OnTime, operation: int, nbytes: int, ways: tuple[int, ...]) -> int:
-    """The candidate by which an operation runs, or NATIVE; ``ways``: those of :func:`tried`."""
-    settled = dict(on_time).get(size_class(nbytes))
-    if settled is None:
-        return ways[_mixed(operation) // COMPARED % len(ways)]
-    return NATIVE if is_to_compare(operation) else settled
+def way_on_time(
+    epoch: Epoch, operation: int, nbytes: int, ways: tuple[int, ...]
+) -> tuple[int, str]:
+    """The candidate by which an operation runs, or NATIVE; and why. ``ways``: of :func:`tried`."""
+    settled = dict(epoch.on_time).get(size_class(nbytes))
+    if settled is not None:
+        return (NATIVE, TO_COMPARE) if is_to_compare(operation) else (settled, FASTEST)
+    if operation < epoch.first + TRIED_FOR:
+        return ways[_mixed(operation) // COMPARED % len(ways)], TRYING
+    return NATIVE, NOT_FOUND
 
 
 class OnTimeTimes:

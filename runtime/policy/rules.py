@@ -27,7 +27,7 @@ from latecomer.runtime.policy.cost_model import (
 )
 from latecomer.runtime.policy.history import LATELY
 from latecomer.runtime.policy.messages import NATIVE, Decision, Epoch
-from latecomer.runtime.policy.on_time import COMPARED, is_to_compare, size_class, way_on_time
+from latecomer.runtime.policy.on_time import TO_COMPARE, is_to_compare, size_class, way_on_time
 from latecomer.runtime.policy.options import PolicyInputs
 
 PATIENCE = "missing for longer than a needless start would cost"
@@ -40,10 +40,7 @@ SHORTEST_S = 1e-9  # what counts as a gap at all: two ranks may come at the very
 FIRST = Epoch(version=0, first=0, coordinator=0)
 QUIET = "no straggler lately: no rank asks"
 NO_STRAGGLER = "no straggler in most of the last operations"
-TO_COMPARE = f"to compare: one in {COMPARED} runs natively where a schedule might be faster"
 ALL_HERE = "all ranks have arrived"
-TRYING = "one of the ways that may be fastest on time, each of which is tried"
-FASTEST = "the fastest of the ways on time that were tried"
 
 
 @dataclass(frozen=True)
@@ -97,11 +94,8 @@ def waited_for(
     if not inputs.has_ways_on_time:
         return Decision(NATIVE, (), why)
     ways = inputs.ways_on_time(size_class(nbytes))
-    way = way_on_time(epoch.on_time, operation, nbytes, ways)
-    is_settled = size_class(nbytes) in dict(epoch.on_time)
-    if is_settled and way == NATIVE and is_to_compare(operation):
-        return Decision(NATIVE, (), TO_COMPARE)
-    return Decision(way, (), f"{why}; {FASTEST if is_settled else TRYING}")
+    way, reason = way_on_time(epoch, operation, nbytes, ways)
+    return Decision(way, (), reason if reason == TO_COMPARE else f"{why}; {reason}")
 
 
 def static(nbytes: int, inputs: PolicyInputs) -> Decision:

@@ -24,8 +24,12 @@ from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.messages import NATIVE, Epoch
 from latecomer.runtime.policy.on_time import (
     ENOUGH,
+    FASTEST,
     KEPT,
     MOST_SCHEDULES,
+    NOT_FOUND,
+    TRIED_FOR,
+    TRYING,
     OnTimeTimes,
     is_to_compare,
     named,
@@ -62,7 +66,9 @@ def test_the_likely_ways_are_tried_the_fastest_first():
 @given(st.integers(0, 10**6), st.integers(1, 2**40))
 def test_every_way_is_tried_about_as_often(first, nbytes):
     operations = range(first, first + 900)
-    counted = Counter(way_on_time((), operation, nbytes, WAYS) for operation in operations)
+    epoch = Epoch(0, first, 0)
+    ways = [way_on_time(epoch, operation, nbytes, WAYS)[0] for operation in operations]
+    counted = Counter(ways)
     assert counted.keys() == set(WAYS)
     assert min(counted.values()) > 200
 
@@ -70,8 +76,15 @@ def test_every_way_is_tried_about_as_often(first, nbytes):
 @given(st.integers(0, 10**6), st.integers(1, 2**40))
 def test_what_is_settled_runs_but_for_comparisons(operation, nbytes):
     on_time = ((0, NATIVE), (size_class(nbytes), 7))
-    way = way_on_time(on_time, operation, nbytes, WAYS)
+    way, _ = way_on_time(Epoch(1, 0, 0, on_time=on_time), operation, nbytes, WAYS)
     assert way == (NATIVE if is_to_compare(operation) else 7)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 2 * TRIED_FOR))
+def test_what_is_not_settled_in_time_runs_natively(first, behind):
+    way, reason = way_on_time(Epoch(1, first, 0), first + behind, 100, WAYS)
+    assert reason == (TRYING if behind < TRIED_FOR else NOT_FOUND)
+    assert way == NATIVE or behind < TRIED_FOR
 
 
 @given(st.lists(st.sampled_from(WAYS), max_size=60))
@@ -184,10 +197,10 @@ def test_a_decision_says_why():
     other = compared + 1
 
     tries = {rules.waited_for(number, LARGE, first, "why", policy_inputs) for number in range(100)}
-    assert {each.reason for each in tries} == {f"why; {rules.TRYING}"}
+    assert {each.reason for each in tries} == {f"why; {TRYING}"}
     assert {each.candidate for each in tries} == {*policy_inputs.ways_on_time(of_class)}
     by_ring = rules.waited_for(other, LARGE, settled, "why", policy_inputs)
-    assert (by_ring.candidate, by_ring.reason) == (RING, f"why; {rules.FASTEST}")
+    assert (by_ring.candidate, by_ring.reason) == (RING, f"why; {FASTEST}")
     native = rules.waited_for(compared, LARGE, settled, "why", policy_inputs)
     assert (native.candidate, native.reason) == (NATIVE, rules.TO_COMPARE)
     without = rules.waited_for(other, LARGE, settled, "why", inputs(8))

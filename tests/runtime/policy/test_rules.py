@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latecomer.runtime.policy import rules
+from latecomer.runtime.policy import on_time, rules
 from latecomer.runtime.policy.arrivals import Arrival
 from latecomer.runtime.policy.cost_model import LEAST_GAIN, Times, break_even, learned
 from latecomer.runtime.policy.history import LEAST, MOST, ModelCorrection
@@ -131,7 +131,7 @@ def test_an_operation_to_compare_runs_natively_by_prediction_too():
 
 @given(buckets=st.integers(1, 20), first=st.integers(0, 10**6))
 def test_each_bucket_of_a_step_is_compared_as_often(buckets, first):
-    steps = 30 * rules.COMPARED
+    steps = 30 * on_time.COMPARED
     for bucket in range(buckets):
         numbers = range(first + bucket, first + bucket + steps * buckets, buckets)
         assert 5 <= sum(map(rules.is_to_compare, numbers)) <= 70  # 30 on average
