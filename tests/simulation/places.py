@@ -27,7 +27,16 @@ from latecomer.runtime.network import clock
 from latecomer.runtime.pipeline import agent as pipeline_agent
 from latecomer.runtime.pipeline.agent import Adaptation
 from latecomer.runtime.pipeline.load import VerifiedPipeline
-from latecomer.runtime.policy import agent, coordinator, dispatcher, epochs, head, options, rules
+from latecomer.runtime.policy import (
+    agent,
+    coordinator,
+    dispatcher,
+    epochs,
+    head,
+    on_time,
+    options,
+    rules,
+)
 from latecomer.runtime.policy.messages import Epoch
 from latecomer.runtime.policy.options import PolicyInputs
 from latecomer.runtime.simulation import meeting, network
@@ -95,7 +104,7 @@ PLACES: Mapping[str, Place] = {
     "next epoch": Place(agent, "next_epoch", (handed_on,)),
     "patience with an epoch": Place(epochs, "PATIENCE_S", (0.06, 10.0)),
     "operations remembered": Place(coordinator, "REMEMBERED", (64,)),
-    "operations compared": Place(rules, "COMPARED", (1, 2, 3)),
+    "operations compared": Place(on_time, "COMPARED", (1, 2, 3)),
     "delays learned from": Place(rules, "ENOUGH", (1,)),
     "operations for a forecast": Place(rules, "LEAST", (1,)),
     "share that makes a straggler": Place(rules, "MOSTLY", (0.1, 1.0)),
@@ -110,6 +119,8 @@ PLACES: Mapping[str, Place] = {
     "ticks of a watchdog": Place(watchdog, "TICK_S", (0.02,)),
     "an answer of the store": Place(meeting, "ANSWER_S", (0.0, 0.005)),
     "datagrams that a socket holds": Place(network, "MOST_QUEUED", (4, 16)),
+    "operations that settle a way": Place(on_time, "ENOUGH", (1, 2)),
+    "operations in which ways are tried": Place(on_time, "TRIED_FOR", (0, 5)),
 }
 
 
