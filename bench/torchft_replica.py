@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import logging
 import signal
+import socket
 import sys
 import time
 from datetime import timedelta
@@ -21,6 +22,7 @@ import torch
 from torch import nn
 from torch.distributed import ReduceOp, TCPStore
 from torchft import Manager, Optimizer, ProcessGroupGloo
+from torchft.checkpointing import HTTPTransport
 
 from examples.train_elastic import hash_of, tell
 from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
@@ -70,6 +72,19 @@ def time_reconfigurations(group: Any) -> None:
     setattr(group, name, timed)
 
 
+class Transport(HTTPTransport):  # type: ignore[misc]
+    """Sends a replica's state from an address: hosts of an emulated network share one name."""
+
+    def __init__(self, address: str, timeout: timedelta) -> None:
+        super().__init__(timeout=timeout, num_chunks=0)
+        self._address = address
+
+    def metadata(self) -> str:
+        """Where other replicas get the state."""
+        where: str = super().metadata()
+        return where.replace(socket.gethostname(), self._address, 1)
+
+
 class Managed:
     """A model that is trained under torchft.
 
@@ -95,6 +110,7 @@ class Managed:
         self.model = model
         self._optimizer = optimizer
         self._store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        timeout = timedelta(seconds=timeout_s)
         self.manager = Manager(
             pg=group,
             min_replica_size=least,
@@ -105,7 +121,8 @@ class Managed:
             store_port=self._store.port,
             rank=0,
             world_size=1,
-            timeout=timedelta(seconds=timeout_s),
+            timeout=timeout,
+            checkpoint_transport=Transport(address, timeout),
             quorum_timeout=timedelta(seconds=60),
             connect_timeout=timedelta(seconds=10),
             lighthouse_addr=lighthouse,

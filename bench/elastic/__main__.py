@@ -62,17 +62,19 @@ def main() -> None:
     on_lab.add_argument("--away", type=float, default=5.0, help="seconds until it is started again")
     on_lab.add_argument("--quiet", type=float, default=15.0, help="seconds before, and after")
     on_lab.add_argument("--seed", type=int, default=1, help="of victims and moments")
-    on_lab.add_argument("--rate", type=float, default=200.0, help="Mbit/s of a host's port")
+    on_lab.add_argument("--rate", type=float, default=100.0, help="Mbit/s of a host's port")
     on_lab.add_argument("--width", type=int, default=8192, help="of the model: 67 parameters each")
     on_lab.add_argument(
-        "--compute", type=float, default=0.02, help="seconds for a microbatch, more"
+        "--compute", type=float, default=0.05, help="seconds for a microbatch, more"
     )
     on_lab.add_argument("--save-every", type=int, default=10, help="steps between checkpoints")
     on_lab.add_argument("--json", action="store_true")
     on_lab.set_defaults(run=lab.run)
 
-    for part in (table, campaign, replayed, on_lab):
-        part.add_argument("--silence", type=float, default=0.3, help="seconds; more where busy")
+    for part, silence_s in ((table, 0.3), (campaign, 0.3), (replayed, 0.3), (on_lab, 1.0)):
+        part.add_argument(
+            "--silence", type=float, default=silence_s, help="seconds; more where busy"
+        )
 
     options = parser.parse_args()
     options.run(options)

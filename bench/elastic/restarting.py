@@ -6,8 +6,10 @@ What ``torchrun --nnodes 8 --rdzv-backend c10d`` does, with settings that favour
 
 - The rendezvous' store is served by a process that no death takes away.
 - The agent looks for its worker's end ten times a second.
-- Workers are forked from the agent, which has torch loaded. ``torchrun`` would start Python anew,
-  which takes seconds; here, where eight of them would share two cores, even more.
+- Workers are forked from the agent, which has all of torch loaded. ``torchrun`` would start Python
+  anew, which takes seconds; here, where eight of them would share two cores, even more.
+- Each run has a store of its own. The agents would keep the first one (torch 2.13), in which the
+  next run's workers find the addresses of the last one's: then they restart again and again.
 - The first rank writes checkpoints, to a folder that all hosts see and that takes no network.
 """
 
@@ -16,11 +18,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import signal
 import time
 from datetime import timedelta
 from pathlib import Path
 
 import torch
+import torch._dynamo  # which optimizers and torch's logs of errors load, when they need it first
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -33,6 +37,7 @@ LOOK_S = 0.1
 
 def train(options: argparse.Namespace) -> None:
     """One worker's training, from the last checkpoint on, until it is ended."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the agent's, which waits for Python
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout))
     rank = dist.get_rank()
@@ -90,6 +95,7 @@ def main() -> None:
     parser.add_argument("--compute", type=float, default=0.005, help="seconds for a microbatch")
     parser.add_argument("--timeout", type=float, default=12.0, help="of Gloo, in seconds")
     options = parser.parse_args()
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     config = LaunchConfig(
         min_nodes=options.hosts,
         max_nodes=options.hosts,
