@@ -68,6 +68,7 @@ def main() -> None:
         "--compute", type=float, default=0.05, help="seconds for a microbatch, more"
     )
     on_lab.add_argument("--save-every", type=int, default=10, help="steps between checkpoints")
+    on_lab.add_argument("--torchft-timeout", type=float, default=5.0, help="of Gloo; seconds")
     on_lab.add_argument("--json", action="store_true")
     on_lab.set_defaults(run=lab.run)
 

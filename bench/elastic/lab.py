@@ -47,9 +47,11 @@ from bench.elastic.outcome import (
 from bench.elastic.systems import HOSTS, SYSTEMS, Setting, System
 from bench.lab import Lab, Network
 from bench.lab.measure import busy_s
+from latecomer.verify.errors import LatecomerError
 
 WARM_UP_STEPS = 20
 LOOK_S = 0.1
+INTERRUPTED = 130  # as shells have it
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,7 @@ def measure(name: str, options: argparse.Namespace) -> Figures:
             compute_s=options.compute,
             silence_s=options.silence,
             save_every=options.save_every,
+            torchft_timeout_s=options.torchft_timeout,
             folder=Path(folder),
         )
         system = SYSTEMS[name](setting)
@@ -251,6 +254,10 @@ def table(measured: dict[str, Figures | str]) -> str:
 
 def run(options: argparse.Namespace) -> None:
     """Measure each system in turn, and print the table; exit code 1 if something was not right."""
+    if not 0.0 < options.every <= 60.0 * options.minutes:
+        sys.exit(
+            f"--every {options.every:g} must be above 0, and within --minutes: nobody would die"
+        )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # an end like Ctrl-C, tidily
     measured: dict[str, Figures | str] = {}
     try:
@@ -261,7 +268,10 @@ def run(options: argparse.Namespace) -> None:
                 say(f"FAILED: {name}: {failed}")
                 measured[name] = str(failed)
     except KeyboardInterrupt:
-        sys.exit("interrupted: all processes of the lab have ended")
+        say("interrupted: all processes of the lab have ended")
+        sys.exit(INTERRUPTED)
+    except LatecomerError as error:  # there is no lab here, or it broke
+        sys.exit(f"error: {error}")
 
     if options.json:
         rows = {

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from bench.elastic.fleet import MANY_STEPS, StepTold, command, serves_store
 from bench.lab.plan import SWITCH_ADDRESS, address
-from bench.torchft import TIMEOUT_S
 
 HOSTS = 8
 MICROBATCHES = 8  # in a step: one for each host, as long as nobody is missing
@@ -33,6 +32,7 @@ class Setting:
         compute_s: for a microbatch, besides what the model takes.
         silence_s: of ``latecomer.elastic.Job``.
         save_every: steps from one checkpoint to the next.
+        torchft_timeout_s: how long Gloo waits under torchft.
         folder: for checkpoints, which all hosts see.
     """
 
@@ -40,6 +40,7 @@ class Setting:
     compute_s: float
     silence_s: float
     save_every: int
+    torchft_timeout_s: float
     folder: Path
 
 
@@ -83,7 +84,7 @@ def checkpoints(setting: Setting) -> System:
         words = ["--endpoint", WHERE, "--address", address(host), "--hosts", HOSTS]
         words += ["--folder", setting.folder, "--save-every", setting.save_every]
         words += ["--width", setting.width, "--compute", setting.compute_s]
-        return _module("bench.elastic.restarting", [*words, "--timeout", TIMEOUT_S["gloo"]])
+        return _module("bench.elastic.restarting", words)
 
     return System(
         "restart from checkpoint",
@@ -100,7 +101,9 @@ def torchft(setting: Setting) -> System:
     def of_host(host: int) -> list[str]:
         words = ["--lighthouse", f"http://{WHERE}", "--address", address(host), "--replica", host]
         words += ["--width", setting.width, "--compute", setting.compute_s]
-        return _module("bench.elastic.under_torchft", [*words, "--timeout", TIMEOUT_S["gloo"]])
+        return _module(
+            "bench.elastic.under_torchft", [*words, "--timeout", setting.torchft_timeout_s]
+        )
 
     return System(
         "torchft, Gloo",
