@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch._dynamo  # optimizers load it in their first step, in which others would wait for that
 from torch import nn
 
 from latecomer import elastic

@@ -14,6 +14,7 @@ import sys
 import time
 
 import torch
+import torch._dynamo  # optimizers load it in their first step, in which others would wait for that
 
 from bench.torchft import LEAST
 from bench.torchft_replica import Managed, process_group
