@@ -1,4 +1,4 @@
-"""What a disturbed training on the lab has come to: times, work and parameters, from what was told."""
+"""What a disturbed training on the lab has come to, from what its replicas have told."""
 
 from __future__ import annotations
 
