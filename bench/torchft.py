@@ -257,18 +257,23 @@ class Job:
         return len(by_step)
 
 
-@contextlib.contextmanager
-def job(kind: str, logs: Path) -> Iterator[Job]:
-    """A job that trains."""
+def served_lighthouse(bind: str) -> Any:
+    """torchft's lighthouse in this process, at an address such as ``[::]:0``."""
     from torchft.coordination import LighthouseServer
 
-    lighthouse = LighthouseServer(
-        bind="[::]:0",
+    return LighthouseServer(
+        bind=bind,
         min_replicas=LEAST,
         join_timeout_ms=60_000,
         heartbeat_timeout_ms=int(1000 * HEARTBEAT_S),
         quorum_tick_ms=int(1000 * TICK_S),
     )
+
+
+@contextlib.contextmanager
+def job(kind: str, logs: Path) -> Iterator[Job]:
+    """A job that trains."""
+    lighthouse = served_lighthouse("[::]:0")
     started = Job(kind, lighthouse.address(), logs)
     try:
         started.start()

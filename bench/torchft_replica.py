@@ -10,10 +10,9 @@ its Manager in the next step, which it survives.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import logging
 import signal
+import socket
 import sys
 import time
 from datetime import timedelta
@@ -23,7 +22,9 @@ import torch
 from torch import nn
 from torch.distributed import ReduceOp, TCPStore
 from torchft import Manager, Optimizer, ProcessGroupGloo
+from torchft.checkpointing import HTTPTransport
 
+from examples.train_elastic import hash_of, tell
 from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
 from latecomer.torchft import DistributedDataParallel, ProcessGroup
 
@@ -57,11 +58,6 @@ def process_group(kind: str, late: int, timeout_s: float) -> Any:
     )
 
 
-def tell(**what: object) -> None:
-    """A line for the driver."""
-    print(json.dumps({"at_s": time.time(), **what}), flush=True)
-
-
 def time_reconfigurations(group: Any) -> None:
     """Tell how long torchft's call takes, whichever it is in this version."""
     name = "configure" if hasattr(group, "configure") else "reconfigure"
@@ -76,8 +72,90 @@ def time_reconfigurations(group: Any) -> None:
     setattr(group, name, timed)
 
 
+class Transport(HTTPTransport):  # type: ignore[misc]
+    """Sends a replica's state from an address: hosts of an emulated network share one name."""
+
+    def __init__(self, address: str, timeout: timedelta) -> None:
+        super().__init__(timeout=timeout, num_chunks=0)
+        self._address = address
+
+    def metadata(self) -> str:
+        """Where other replicas get the state."""
+        where: str = super().metadata()
+        return where.replace(socket.gethostname(), self._address, 1)
+
+
+class Managed:
+    """A model that is trained under torchft.
+
+    Args:
+        group: torchft's own process group, or ours.
+        address: of this host.
+        least: replicas without which none trains.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        group: Any,
+        replica: int,
+        address: str,
+        lighthouse: str,
+        timeout_s: float,
+        least: int,
+    ) -> None:
+        self.replica = replica
+        self.model = model
+        self._optimizer = optimizer
+        self._store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        timeout = timedelta(seconds=timeout_s)
+        self.manager = Manager(
+            pg=group,
+            min_replica_size=least,
+            load_state_dict=self._load,
+            state_dict=self._state,
+            replica_id=name_of(replica),
+            store_addr=address,
+            store_port=self._store.port,
+            rank=0,
+            world_size=1,
+            timeout=timeout,
+            checkpoint_transport=Transport(address, timeout),
+            quorum_timeout=timedelta(seconds=60),
+            connect_timeout=timedelta(seconds=10),
+            lighthouse_addr=lighthouse,
+            hostname=address,
+        )
+        self._ddp = DistributedDataParallel(self.manager, self.model, bucket_cap_mb=BUCKET_MB)
+        self._managed = Optimizer(self.manager, self._optimizer)
+
+    def forward(self, inputs: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+        """The loss, with which a step begins."""
+        self._managed.zero_grad()
+        return nn.functional.cross_entropy(self._ddp(inputs), classes)
+
+    def commit(self, elements: int) -> tuple[bool, int]:
+        """End the step; whether it was committed, and the sum of all probes of so many elements."""
+        probe = torch.full((elements,), 2**self.replica, dtype=torch.int64)
+        self.manager.allreduce(probe, reduce_op=ReduceOp.SUM).wait()
+        before = self.manager.current_step()
+        self._managed.step()
+        is_committed = self.manager.current_step() > before
+        return is_committed, int(probe[0]) if bool((probe == probe[0]).all()) else -1
+
+    def _state(self) -> dict[str, Any]:
+        copied = {name: value.clone() for name, value in self.model.state_dict().items()}
+        return {"model": copied, "optimizer": self._optimizer.state_dict()}
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+
 class Training:
-    """A small model under torchft."""
+    """A small model under torchft, with a late replica and errors of its own."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.replica = options.replica
@@ -87,76 +165,51 @@ class Training:
 
         group = process_group(options.group, options.late, options.timeout)
         time_reconfigurations(group)
-        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         torch.manual_seed(0)
         self.model = nn.Sequential(
             nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
         )
-        self._optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
-        self.manager = Manager(
-            pg=group,
-            min_replica_size=options.least,
-            load_state_dict=self._load,
-            state_dict=self._state,
-            replica_id=name_of(options.replica),
-            store_addr="127.0.0.1",
-            store_port=self._store.port,
-            rank=0,
-            world_size=1,
-            timeout=timedelta(seconds=options.timeout),
-            quorum_timeout=timedelta(seconds=60),
-            connect_timeout=timedelta(seconds=10),
-            lighthouse_addr=options.lighthouse,
-            hostname="127.0.0.1",
+        self._managed = Managed(
+            self.model,
+            torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9),
+            group=group,
+            replica=options.replica,
+            address="127.0.0.1",
+            lighthouse=options.lighthouse,
+            timeout_s=options.timeout,
+            least=options.least,
         )
-        self._ddp = DistributedDataParallel(self.manager, self.model, bucket_cap_mb=BUCKET_MB)
-        self._managed = Optimizer(self.manager, self._optimizer)
+        self.manager = self._managed.manager
         self._dice = torch.Generator().manual_seed(100 + options.replica)
 
     def step(self) -> None:
         """One step, committed or not."""
         inputs = torch.randn(16, 256, generator=self._dice)
         classes = torch.randint(0, 10, (16,), generator=self._dice)
-        self._managed.zero_grad()
-        loss = nn.functional.cross_entropy(self._ddp(inputs), classes)
+        loss = self._managed.forward(inputs, classes)
         time.sleep(COMPUTE_S + self._late_s)
         if self._must_report:
             self._must_report = False
             tell(reports=self.replica)
             self.manager.report_error(RuntimeError("a local fault"))
         loss.backward()
+        is_committed, probe = self._managed.commit(PROBE_ELEMENTS)
+        self._tell_of_step(is_committed, probe)
 
-        probe = torch.full((PROBE_ELEMENTS,), 2**self.replica, dtype=torch.int64)
-        self.manager.allreduce(probe, reduce_op=ReduceOp.SUM).wait()
-        before = self.manager.current_step()
-        self._managed.step()
-        self._tell_of_step(before, probe)
-
-    def _tell_of_step(self, before: int, probe: torch.Tensor) -> None:
-        digest = hashlib.sha256()
-        for parameter in self.model.parameters():
-            digest.update(parameter.detach().numpy().tobytes())
+    def _tell_of_step(self, is_committed: bool, probe: int) -> None:
         error = self.manager.errored()
         tell(
             step=self.manager.current_step(),
-            is_committed=self.manager.current_step() > before,
+            is_committed=is_committed,
             quorum=self.manager._quorum_id,
             participants=self.manager.num_participants(),
-            probe=int(probe[0]) if bool((probe == probe[0]).all()) else -1,
-            hash=digest.hexdigest()[:16],
+            probe=probe,
+            hash=hash_of(self.model),
             error="" if error is None else repr(error.original_exception)[:200],
         )
 
     def _report_soon(self, number: int, frame: object) -> None:
         self._must_report = True
-
-    def _state(self) -> dict[str, Any]:
-        copied = {name: value.clone() for name, value in self.model.state_dict().items()}
-        return {"model": copied, "optimizer": self._optimizer.state_dict()}
-
-    def _load(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
 
 
 def main() -> None:

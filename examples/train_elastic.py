@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import time
 from pathlib import Path
 
 import torch
+import torch._dynamo  # optimizers load it in their first step, in which others would wait for that
 from torch import nn
 
 from latecomer import elastic
@@ -29,6 +31,12 @@ def microbatch_of(step: int, microbatch: int) -> tuple[torch.Tensor, torch.Tenso
     dice = torch.Generator().manual_seed(1000 * step + microbatch)
     inputs = torch.randn(SAMPLES, 64, generator=dice)
     return inputs, inputs.square().sum(dim=1).gt(64.0).long()
+
+
+def model_of(width: int) -> nn.Module:
+    """A network with 67 parameters for each unit, the same ones in every process."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 2))
 
 
 def tell(**what: object) -> None:
@@ -52,16 +60,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--bits", choices=("any", "same"), default="same")
     parser.add_argument("--silence", type=float, default=0.3, help="seconds")
+    parser.add_argument("--width", type=int, default=512, help="units of the hidden layer")
     parser.add_argument("--compute", type=float, default=0.005, help="seconds for a microbatch")
     parser.add_argument("--late", type=float, default=0.0, help="seconds more in each step")
     parser.add_argument("--until", type=Path, help="be late in the middle until this file is there")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 2))
+    model = model_of(options.width)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-    tell(begins=options.replica)
+    tell(begins=options.replica, pid=os.getpid())
     job = elastic.Job(
         model,
         optimizer,

@@ -4,8 +4,9 @@ python -m bench.elastic faults [--repeat 10] [--silence 0.3] [--late 0.05] [--js
 python -m bench.elastic chaos [--seconds 1800] [--seed 7]
 python -m bench.elastic replay fault_trace.json [--first-day 320] [--days 20] [--minutes 10]
 python -m bench.elastic goodput fault_trace.json
+python -m bench.elastic lab [--minutes 3] [--every 60] [--seed 1] [--systems elastic torchft]
 
-The trace of the last two: see bench/elastic/trace.py.
+The trace of replay and goodput: see bench/elastic/trace.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench.elastic import chaos, faults, goodput, replay
+from bench.elastic import chaos, faults, goodput, lab, replay
+from bench.elastic.systems import SYSTEMS
 
 
 def main() -> None:
@@ -48,8 +50,32 @@ def main() -> None:
     year.add_argument("--write", type=float, default=5.0, help="seconds that a checkpoint takes")
     year.set_defaults(run=goodput.run)
 
-    for part in (table, campaign, replayed):
-        part.add_argument("--silence", type=float, default=0.3, help="seconds; more where busy")
+    on_lab = parts.add_parser(
+        "lab",
+        help="a death a minute on a network: ours, restarts from checkpoints, torchft",
+        description=lab.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    on_lab.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    on_lab.add_argument("--minutes", type=float, default=3.0, help="in which replicas die")
+    on_lab.add_argument("--every", type=float, default=60.0, help="seconds from death to death")
+    on_lab.add_argument("--away", type=float, default=5.0, help="seconds until it is started again")
+    on_lab.add_argument("--quiet", type=float, default=15.0, help="seconds before, and after")
+    on_lab.add_argument("--seed", type=int, default=1, help="of victims and moments")
+    on_lab.add_argument("--rate", type=float, default=100.0, help="Mbit/s of a host's port")
+    on_lab.add_argument("--width", type=int, default=8192, help="of the model: 67 parameters each")
+    on_lab.add_argument(
+        "--compute", type=float, default=0.05, help="seconds for a microbatch, more"
+    )
+    on_lab.add_argument("--save-every", type=int, default=10, help="steps between checkpoints")
+    on_lab.add_argument("--torchft-timeout", type=float, default=5.0, help="of Gloo; seconds")
+    on_lab.add_argument("--json", action="store_true")
+    on_lab.set_defaults(run=lab.run)
+
+    for part, silence_s in ((table, 0.3), (campaign, 0.3), (replayed, 0.3), (on_lab, 1.0)):
+        part.add_argument(
+            "--silence", type=float, default=silence_s, help="seconds; more where busy"
+        )
 
     options = parser.parse_args()
     options.run(options)

@@ -14,7 +14,7 @@ import signal
 import time
 from collections import Counter
 
-from bench.elastic.fleet import Failed, Fleet, fleet, undisturbed
+from bench.elastic.fleet import Failed, LocalFleet, fleet, undisturbed
 
 REPLICAS = 5
 LATE = 4
@@ -24,7 +24,7 @@ KINDS = (signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGSTOP)
 STOPS_S = (0.1, 1.0, 4.0)
 
 
-def round_of_faults(running: Fleet, dice: random.Random, counts: Counter[str]) -> None:
+def round_of_faults(running: LocalFleet, dice: random.Random, counts: Counter[str]) -> None:
     """Some are lost and come back; afterwards all are there."""
     victims = dice.sample(range(REPLICAS), dice.randint(1, MOST_LOST))
     for victim in victims:

@@ -19,7 +19,7 @@ import time
 from collections import defaultdict
 from itertools import pairwise
 
-from bench.elastic.fleet import Failed, Fleet, fleet, undisturbed
+from bench.elastic.fleet import Failed, LocalFleet, fleet, undisturbed
 
 REPLICAS = 4
 LATE = 3
@@ -35,7 +35,7 @@ FAULTS: dict[str, tuple[signal.Signals, tuple[int, ...]]] = {
 WITHOUT_STORE = "one is killed, and the store before"
 
 
-def after_fault(running: Fleet, what: signal.Signals, victims: tuple[int, ...]) -> float:
+def after_fault(running: LocalFleet, what: signal.Signals, victims: tuple[int, ...]) -> float:
     """Seconds until the survivors have done the next step without the victims."""
     survivors = sorted(set(range(running.replicas)) - set(victims))
     lost_s = 0.0
@@ -49,7 +49,7 @@ def after_fault(running: Fleet, what: signal.Signals, victims: tuple[int, ...]) 
     return max(ends_s) - lost_s
 
 
-def at_return(running: Fleet, what: signal.Signals, victims: tuple[int, ...]) -> float:
+def at_return(running: LocalFleet, what: signal.Signals, victims: tuple[int, ...]) -> float:
     """The longest time between two steps of the survivors, until the victims are back."""
     survivors = sorted(set(range(running.replicas)) - set(victims))
     time.sleep(AWAY_S)

@@ -11,8 +11,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_elastic.py"
 PATIENCE_S = 120.0  # for anything at all: against hangs
@@ -23,7 +24,7 @@ LINES = 60  # of a replica's log that are kept
 SERVES_STORE = """
 import sys, time
 from torch.distributed import TCPStore
-store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+store = TCPStore(sys.argv[1], int(sys.argv[2]), None, True, wait_for_workers=False)
 print(store.port, flush=True)
 time.sleep(1e6)
 """
@@ -44,15 +45,21 @@ class StepTold:
     hash: str
 
 
-@dataclass
 class Replica:
-    """A process that trains."""
+    """A process that trains.
 
-    number: int
-    process: subprocess.Popen[str]
-    steps: list[StepTold] = field(default_factory=list)
+    Attributes:
+        number: of the replica.
+        process: as ``subprocess.Popen`` is one; it may have started another one, which trains.
+        pid: of the process that trains, as it says; 0 before it has begun.
+        steps: those that it has told.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(self, number: int, process: Any) -> None:
+        self.number = number
+        self.process = process
+        self.pid = 0
+        self.steps: list[StepTold] = []
         self.last_words: deque[str] = deque(maxlen=LINES)
         self.reading = threading.Thread(target=self._read, daemon=True)
         self.reading.start()
@@ -75,6 +82,7 @@ class Replica:
                     hash=told["hash"],
                 )
                 self.steps.append(step)
+            self.pid = told.get("pid", self.pid)
 
     @property
     def has_ended(self) -> bool:
@@ -83,46 +91,40 @@ class Replica:
 
 
 class Fleet:
-    """All replicas of a job, and the store where they meet.
+    """All replicas of a job, and what they have told.
 
     Args:
         replicas: how many.
-        silence_s: of the job.
-        late_s: by replica, seconds more in each step.
+        launch: starts the process of the replica with this number.
     """
 
-    def __init__(self, replicas: int, *, silence_s: float, late_s: dict[int, float]) -> None:
+    def __init__(self, replicas: int, launch: Callable[[int], Any]) -> None:
         self.replicas = replicas
-        self._silence_s = silence_s
-        self._late_s = late_s
-        self._store, self._where = _served_store()
+        self._launch = launch
         self.all: list[Replica] = []  # those that have ended, too
-        self.current = {number: self._start(number) for number in range(replicas)}
+        self.current: dict[int, Replica] = {}
+        for number in range(replicas):
+            self.start_again(number)
 
     def start_again(self, number: int) -> Replica:
         """A process that takes the place of one that has ended."""
-        self.current[number] = self._start(number)
-        return self.current[number]
+        replica = Replica(number, self._launch(number))
+        self.all.append(replica)
+        self.current[number] = replica
+        return replica
 
-    def signal(self, number: int, what: signal.Signals) -> float:
-        """Send a replica's process a signal; when."""
-        at_s = time.time()
-        self.current[number].process.send_signal(what)
-        return at_s
-
-    def lose_store(self) -> None:
-        """The store's process ends."""
-        self._store.kill()
-        self._store.wait()
+    def require_alive(self, of: Collection[int]) -> None:
+        """Failed if one of these replicas has ended by itself, with its last words."""
+        ended = [number for number in of if self.current[number].has_ended]
+        if ended:
+            words = "".join(self.current[ended[0]].last_words)
+            raise Failed(f"replica(s) {ended} have ended by themselves:\n{words}")
 
     def wait_for(self, is_so: Callable[[], bool], of: Collection[int], what: str) -> None:
         """Until something is so, while these replicas live; else Failed."""
         give_up_s = time.monotonic() + PATIENCE_S
         while not is_so():
-            ended = [number for number in of if self.current[number].has_ended]
-            if ended:
-                words = "".join(self.current[ended[0]].last_words)
-                raise Failed(f"replica(s) {ended} have ended, waiting for {what}:\n{words}")
+            self.require_alive(of)
             if time.monotonic() > give_up_s:
                 raise Failed(f"not within {PATIENCE_S:g} s: {what}")
             time.sleep(LOOK_S)
@@ -158,6 +160,33 @@ class Fleet:
                 raise Failed(f"step {number} has ended with parameters {sorted(found)}")
         return len(hashes)
 
+
+class LocalFleet(Fleet):
+    """Replicas of ``examples/train_elastic.py`` on this machine, and the store where they meet.
+
+    Args:
+        replicas: how many.
+        silence_s: of the job.
+        late_s: by replica, seconds more in each step.
+    """
+
+    def __init__(self, replicas: int, *, silence_s: float, late_s: dict[int, float]) -> None:
+        self._silence_s = silence_s
+        self._late_s = late_s
+        self._store, self._where = _served_store()
+        super().__init__(replicas, self._start)
+
+    def signal(self, number: int, what: signal.Signals) -> float:
+        """Send a replica's process a signal; when."""
+        at_s = time.time()
+        self.current[number].process.send_signal(what)
+        return at_s
+
+    def lose_store(self) -> None:
+        """The store's process ends."""
+        self._store.kill()
+        self._store.wait()
+
     def end(self) -> None:
         """End all processes."""
         for replica in self.all:
@@ -167,22 +196,19 @@ class Fleet:
             replica.reading.join()
         self.lose_store()
 
-    def _start(self, number: int) -> Replica:
+    def _start(self, number: int) -> subprocess.Popen[str]:
         words = ["--store", self._where, "--replica", number, "--replicas", self.replicas]
         words += ["--steps", MANY_STEPS, "--silence", self._silence_s]
         words += ["--late", self._late_s.get(number, 0.0)]
-        process = subprocess.Popen(
-            _command(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        return subprocess.Popen(
+            command(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        replica = Replica(number, process)
-        self.all.append(replica)
-        return replica
 
 
 @contextlib.contextmanager
-def fleet(replicas: int, *, silence_s: float, late_s: dict[int, float]) -> Iterator[Fleet]:
+def fleet(replicas: int, *, silence_s: float, late_s: dict[int, float]) -> Iterator[LocalFleet]:
     """Replicas that have begun to train together; ended after the block."""
-    running = Fleet(replicas, silence_s=silence_s, late_s=late_s)
+    running = LocalFleet(replicas, silence_s=silence_s, late_s=late_s)
     try:
         running.wait_for_all_in_view(range(replicas))
         yield running
@@ -190,14 +216,14 @@ def fleet(replicas: int, *, silence_s: float, late_s: dict[int, float]) -> Itera
         running.end()
 
 
-def undisturbed(steps: int) -> dict[int, str]:
-    """By step, the hash of the parameters in a training on one replica."""
+def undisturbed(steps: int, *more: object) -> dict[int, str]:
+    """By step, the hash of the parameters in a training on one replica; ``more`` options of it."""
     store, where = _served_store()
     words = ["--store", where, "--replica", 0, "--replicas", 1]
-    words += ["--steps", steps, "--compute", 0.0]
+    words += ["--steps", steps, *more, "--compute", 0.0]
     try:
         done = subprocess.run(
-            _command(words),
+            command(words),
             stdout=subprocess.PIPE,
             text=True,
             timeout=600.0,
@@ -212,14 +238,17 @@ def undisturbed(steps: int) -> dict[int, str]:
 
 def _served_store() -> tuple[subprocess.Popen[str], str]:
     """A process that serves a store, and where that is."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", SERVES_STORE], stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen(serves_store("127.0.0.1", port=0), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     port = int(process.stdout.readline())
     return process, f"127.0.0.1:{port}"
 
 
-def _command(words: Iterable[object]) -> list[str]:
+def serves_store(address: str, port: int) -> list[str]:
+    """A command that serves a store, and prints its port."""
+    return [sys.executable, "-c", SERVES_STORE, address, str(port)]
+
+
+def command(words: Iterable[object]) -> list[str]:
     """The script with these options."""
     return [sys.executable, str(SCRIPT), *map(str, words)]

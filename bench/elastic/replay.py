@@ -14,13 +14,13 @@ import statistics
 import time
 from itertools import pairwise
 
-from bench.elastic.fleet import Failed, Fleet, fleet, undisturbed
+from bench.elastic.fleet import Failed, LocalFleet, fleet, undisturbed
 from bench.elastic.trace import Outage, faults, of_replicas
 
 LATE_S = 0.2
 
 
-def play(running: Fleet, outages: list[Outage], day_s: float) -> list[float]:
+def play(running: LocalFleet, outages: list[Outage], day_s: float) -> list[float]:
     """Let them come; when some died."""
     moments = sorted(
         [(outage.begins, "dies", int(outage.who)) for outage in outages]
@@ -31,10 +31,7 @@ def play(running: Fleet, outages: list[Outage], day_s: float) -> list[float]:
     began_s = time.monotonic()
     for day, what, replica in moments:
         time.sleep(max(0.0, began_s + day * day_s - time.monotonic()))
-        lost = [each for each in there if running.current[each].has_ended]
-        if lost:
-            words = "".join(running.current[lost[0]].last_words)
-            raise Failed(f"replica(s) {lost} have ended by themselves:\n{words}")
+        running.require_alive(there)
         if what == "dies":
             deaths_s.append(running.signal(replica, signal.SIGKILL))
             running.current[replica].process.wait()
@@ -46,7 +43,7 @@ def play(running: Fleet, outages: list[Outage], day_s: float) -> list[float]:
     return deaths_s
 
 
-def ends_s(running: Fleet) -> list[float]:
+def ends_s(running: LocalFleet) -> list[float]:
     """When any replica has done a step, in order."""
     return sorted(step.at_s for replica in running.all for step in replica.steps)
 

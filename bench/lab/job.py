@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bench.lab.errors import JobFailed
+from bench.lab.measure import INTERFACE
 from bench.lab.network import Network
 from bench.lab.plan import address
 from bench.lab.sandbox import Process
@@ -24,7 +25,6 @@ PORT = 29_500
 GRACE_S = 3.0
 """From SIGTERM to SIGKILL."""
 TICK_S = 0.5
-INTERFACE = "e0"
 
 
 class Hosts(Protocol):

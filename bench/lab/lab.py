@@ -173,8 +173,12 @@ class Lab:
         inner = f"nsenter --net=/run/netns/{netns} $SHELL"
         return f"nsenter -t $(pgrep -P {self._sandbox.pid}) -U -m -p --preserve-credentials {inner}"
 
-    def _call(self, path: str) -> str:
-        code, output = self._sandbox.call(["cat", path], netns=SWITCH)
+    def port_bytes(self, host: int) -> tuple[int, int]:
+        """What a host's port has received and sent so far."""
+        return measure.port_bytes(self._call("/proc/net/dev", namespace(host)))
+
+    def _call(self, path: str, netns: str = SWITCH) -> str:
+        code, output = self._sandbox.call(["cat", path], netns=netns)
         if code:
             raise LabError(f"reading {path}: {output.strip()}")
         return output

@@ -23,6 +23,7 @@ TRAFFIC = Path(__file__).with_name("traffic.py")
 FRAME_BYTES = 1472
 PORT = 28_500
 READY_S = 20.0
+INTERFACE = "e0"
 
 
 class Hosts(Protocol):
@@ -92,10 +93,10 @@ def frames(
 
 def streams(lab: Hosts, pairs: list[tuple[int, int]], seconds: float) -> Streams:
     """Run a TCP stream along every pair at the same time."""
-    before = _busy_s()
+    before = busy_s()
     began = time.monotonic()
     ended = _traffic(lab, pairs, ["receive-stream"], [], ["send-stream"], [str(seconds)])
-    busy = (_busy_s() - before) / (time.monotonic() - began)
+    busy = (busy_s() - before) / (time.monotonic() - began)
     congestion = {sent["congestion"] for _, sent in ended.values()}
     return Streams(
         mbit={pair: received["mbit"] for pair, (received, _) in ended.items()},
@@ -176,7 +177,17 @@ class Reader:
         return line.decode()
 
 
-def _busy_s() -> float:
+def port_bytes(devices: str) -> tuple[int, int]:
+    """What a host's port has received and sent so far, of what /proc/net/dev says there."""
+    for line in devices.splitlines():
+        name, _, counts = line.partition(":")
+        if name.strip() == INTERFACE:
+            numbers = counts.split()
+            return int(numbers[0]), int(numbers[8])
+    raise LabError(f"/proc/net/dev has no {INTERFACE}")
+
+
+def busy_s() -> float:
     """Seconds that all cores together were busy since the machine started."""
     ticks = [int(t) for t in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")

@@ -36,6 +36,7 @@ from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.engines import ModeEngine
 from latecomer.runtime.policy.options import Mode, Options
+from latecomer.runtime.samebits.conversion import conversions_on
 from latecomer.runtime.samebits.option import Bits, require_contributions
 from latecomer.runtime.torch_versions import Store
 from latecomer.runtime.work import AllReduceWork
@@ -127,6 +128,8 @@ class Job:
         # sums of floats have none
         self._exponents = Exponents(microbatches, self._buckets if bits == "same" else [])
         self._exponents_when_done = self._exponents.as_tensor()
+        if bits == "same":
+            conversions_on(self._device)  # compiled now: in a step others would wait for that
 
         self._lock = host.Lock()  # guards what follows
         self._done = 0  # steps whose results this replica has
