@@ -170,6 +170,18 @@ class UdpProtocol:
             due_s += [bucket.due_s for bucket in self.buckets.values()]
         return min(due_s)
 
+    @property
+    def due_bytes(self) -> int:
+        """How many bytes must come for the next stage to be complete."""
+        open_stages = [
+            stage
+            for bucket in self.buckets.values()
+            for stage in bucket.stages
+            if stage.end is None and stage.lost
+        ]
+        due = min((stage.lost for stage in open_stages), default=0)
+        return due * self.options.datagram_bytes
+
     def paused(self, by_s: float) -> None:
         """This rank did not run for so long, though it wanted to: that counts against nobody."""
         for bucket in self.buckets.values():
