@@ -70,7 +70,7 @@ class Bucket:
     path: DataPath = NUMPY
     stages: tuple[StageReceiver, ...] = ()
     repeat_s: float = 0.0  # when credits are repeated
-    due_s: float = 0.0  # when its timers have something to do, unless something comes for it
+    due_s: float = 0.0  # when its timers have something to do, unless something comes to end it
     fresh: int = 0  # datagrams of the own shard since it was last looked for complete runs
 
     def __post_init__(self) -> None:

@@ -154,7 +154,9 @@ class UdpLoop:
         protocol = self.protocol
         wait_s = min(max(0.0, self._wake_s - host.monotonic()), LONGEST_S)
         ready = self._poll.poll(wait_s * 1e3)
-        pause_s = self._moderator.pause_s(protocol.due_bytes)
+        pause_s = 0.0
+        if self._moderator.is_called_for:
+            pause_s = self._moderator.pause_s(protocol.due_bytes)
         if pause_s:
             host.sleep(pause_s)
 
