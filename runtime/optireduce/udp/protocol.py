@@ -63,7 +63,7 @@ class UdpProtocol:
         self._placer = placer
         self._over = deque[Bucket]()
         self._together = together
-        self._bursts = 1  # handed over together now: twice as many as were taken the last time
+        self._bursts = 1  # handed over together now: twice as many as the kernel took the last time
         self._run = max(1, min(RUN, RUN_BYTES // options.payload_bytes))
         numbers = np.arange(BURSTS * options.burst)
         self._burst_ends = (numbers // options.burst + 1) * options.burst
@@ -148,7 +148,8 @@ class UdpProtocol:
             if all_sent:
                 self.acks.outbox.popleft()
             return
-        self._bursts = max(1, min(BURSTS, 2 * count // self.options.burst))
+        taken = self._bursts if all_sent else count // self.options.burst
+        self._bursts = max(1, min(BURSTS, 2 * taken))
         if not count:  # the same one comes again
             return
         assert self._pending is not None
