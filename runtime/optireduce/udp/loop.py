@@ -146,6 +146,9 @@ class UdpLoop:
     def _loop(self) -> None:
         while not self._closing:
             self._look()
+        self._run_calls()
+
+    def _run_calls(self) -> None:
         while self._calls and not self._is_aborted:
             self._calls.popleft()()
 
@@ -170,15 +173,16 @@ class UdpLoop:
 
         if any(descriptor == self._woken.fileno() for descriptor, _ in ready):
             self._woken.recv(4096)
-        while self._calls and not self._closing:
-            self._calls.popleft()()
+        self._run_calls()
+        if self._is_aborted:  # by what was called: then no tensor is touched any more
+            return
         self._received = 0
         self._sent = 0
         socket_empty = self._receive()
         protocol.handle_timer(now_s, socket_empty=socket_empty)
-        while not self._closing and (bucket := protocol.next_event()):
+        while not self._is_aborted and (bucket := protocol.next_event()):
             self._over(bucket)
-        if self._closing:  # who was told may have given up: then nothing is read of tensors
+        if self._is_aborted:  # by who was told
             return
         self._wait_for_room(is_full=self._send())
         self._wake_s = protocol.get_timer() if socket_empty else 0.0
