@@ -127,7 +127,7 @@ class Exchanger:
 
         self._process.meet(name)
         began_s = time.monotonic()
-        busy_before_s = sum(os.times()[:2])
+        busy_before_s = time.process_time()
         if way == TCP:
             for tensor, into in zip(tensors, received, strict=True):
                 self._streams.exchange(_bytes_of(tensor), _bytes_of(into))
@@ -136,7 +136,7 @@ class Exchanger:
             for operation in [submit(tensor, average=True) for tensor in tensors]:
                 operation.wait()
         ended_s = time.monotonic()
-        busy_s = sum(os.times()[:2]) - busy_before_s
+        busy_s = time.process_time() - busy_before_s
 
         due, lost = self._due_and_lost(way)
         due -= due_before

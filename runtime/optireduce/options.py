@@ -43,7 +43,7 @@ class Options:
     window_most_bytes: int = _in(4096, 2**30, 2048 * KIB)  # what a socket buffer of 4 MiB bears
     window_step_bytes: int = _in(0, 2**30, 128 * KIB)  # after a clean stage, half after a lossy
     grant_bytes: int = _in(128, 2**30, 32 * KIB)  # what a sender may send before the first credit
-    send_buffer_bytes: int = _in(4096, 2**30, 50_000)  # below a port's queue: the kernel clocks us
+    send_buffer_bytes: int = _in(4096, 2**30, 100_000)  # below a port's queue: the kernel clocks us
     receive_buffer_bytes: int = _in(4096, 2**30, 4096 * KIB)  # the most without root
     offload: bool = True  # UDP segmentation and receive offload, where the kernel has them
     compiled: When = "auto"  # the data path: compiled where the extra ``fast`` is installed

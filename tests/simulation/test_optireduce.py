@@ -85,7 +85,7 @@ def test_a_rank_that_was_stopped_for_too_long_gets_an_error_of_ours():
 
 def test_who_closes_tells_who_has_lost_its_shard_that_it_is_gone(monkeypatch):
     """Nothing is sent twice; without an answer the other one would wait, and then fail."""
-    plan = plan_of(300150, sizes=(5, 100, 5))
+    plan = plan_of(300658, sizes=(5, 100, 5))
     assert execute(plan).problems == []
     assert not any(says.errors for says in execute(plan).told.values())
     monkeypatch.setattr(engine, "LINGER_S", 0)

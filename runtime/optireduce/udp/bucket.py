@@ -54,7 +54,11 @@ class ScratchPool:
 
 @dataclass(eq=False)
 class Bucket:
-    """An operation in flight: :meth:`encode`, ``UdpProtocol.open``, then :meth:`finish`."""
+    """An operation in flight.
+
+    :meth:`transform` (where it is), :meth:`lay_out`, ``UdpProtocol.open``, then :meth:`finish`
+    unless it :attr:`is_finished`.
+    """
 
     work: AllReduceWork
     step: int
@@ -66,20 +70,32 @@ class Bucket:
     path: DataPath = NUMPY
     stages: tuple[StageReceiver, ...] = ()
     repeat_s: float = 0.0  # when credits are repeated
-    due_s: float = 0.0  # when its timers have something to do, unless something comes for it
+    due_s: float = 0.0  # when its timers have something to do, unless something comes to end it
     fresh: int = 0  # datagrams of the own shard since it was last looked for complete runs
 
     def __post_init__(self) -> None:
         self.number = self.work.number
         self.operation = operation_id(self.step, self.index)
 
-    def encode(self, pool: ScratchPool) -> None:
-        """Transform the tensor (where that is on), lay out its shards, allocate scratch."""
+    @property
+    def is_transformed(self) -> bool:
+        """It is carried with the transform."""
+        return self.seed is not None
+
+    @property
+    def is_finished(self) -> bool:
+        """Its second stage is over, and has left nothing for :meth:`finish` to do."""
+        return not self.is_transformed and (self.work.average or not self.stages[1].lost)
+
+    def transform(self) -> None:
+        """Transform the tensor."""
+        assert self.seed is not None
+        hadamard.transform(self.work.flat, self.seed, block=self.options.hadamard_block)
+
+    def lay_out(self, pool: ScratchPool) -> None:
+        """Tell its shards apart, and allocate scratch."""
         flat = self.work.flat
         payload_bytes = self.options.payload_bytes
-        if self.seed is not None:
-            hadamard.transform(flat, self.seed, block=self.options.hadamard_block)
-
         raw = flat.view(torch.uint8).numpy()
         element_bytes = flat.element_size()
         world_size = len(self.bounds) - 1

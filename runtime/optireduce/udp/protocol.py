@@ -63,7 +63,7 @@ class UdpProtocol:
         self._placer = placer
         self._over = deque[Bucket]()
         self._together = together
-        self._bursts = 1  # handed over together now: twice as many each time, while there is room
+        self._bursts = 1  # handed over together now: twice as many as the kernel took the last time
         self._run = max(1, min(RUN, RUN_BYTES // options.payload_bytes))
         numbers = np.arange(BURSTS * options.burst)
         self._burst_ends = (numbers // options.burst + 1) * options.burst
@@ -109,7 +109,6 @@ class UdpProtocol:
             self._receive_too_late(event, now_s)
             return
         peer = event.peer
-        bucket.due_s = 0.0
         self.incast.announced(peer, event.incast)
         self.estimators[event.stage].announced(peer, event.expected_us / 1e6)
         if isinstance(event, Control) and event.type is Type.CREDIT and event.window:
@@ -121,6 +120,7 @@ class UdpProtocol:
             self._receive_placed(bucket, event, now_s)
         elif event.type is Type.END:
             bucket.stages[event.stage].all_sent(peer, now_s)
+            bucket.due_s = 0.0
         else:
             self._receive_credit(bucket, event, now_s)
 
@@ -148,7 +148,8 @@ class UdpProtocol:
             if all_sent:
                 self.acks.outbox.popleft()
             return
-        self._bursts = min(BURSTS, 2 * self._bursts) if all_sent else 1
+        taken = self._bursts if all_sent else count // self.options.burst
+        self._bursts = max(1, min(BURSTS, 2 * taken))
         if not count:  # the same one comes again
             return
         assert self._pending is not None
@@ -169,6 +170,17 @@ class UdpProtocol:
             due_s.append(self._look_s)
             due_s += [bucket.due_s for bucket in self.buckets.values()]
         return min(due_s)
+
+    @property
+    def due_bytes(self) -> int:
+        """How many bytes must come for the next stage to be complete."""
+        lost = [
+            stage.lost
+            for bucket in self.buckets.values()
+            for stage in bucket.stages
+            if stage.end is None and stage.lost
+        ]
+        return min(lost, default=0) * self.options.datagram_bytes
 
     def paused(self, by_s: float) -> None:
         """This rank did not run for so long, though it wanted to: that counts against nobody."""
@@ -215,6 +227,7 @@ class UdpProtocol:
 
     def _entered(self, bucket: Bucket, peer: int, now_s: float) -> None:
         """The first sign that a peer has entered an operation."""
+        bucket.due_s = 0.0
         for number, stage in enumerate(bucket.stages):
             stage.enter(peer, now_s)
             if shard := self.sender.shards.get((bucket.operation, number, peer)):
@@ -228,6 +241,8 @@ class UdpProtocol:
             self.acks.over(bucket.operation, event.stage, peer)
             return
         stage.placed(peer, event.fresh, marked=event.marked, now_s=now_s)
+        if not stage.lost or stage.senders[peer].marked:  # else it does not end by this
+            bucket.due_s = 0.0
         # datagrams overtake each other, and a wrong one may claim more than there are
         progress = stage.senders[peer]
         progress.passed = max(progress.passed, min(event.passed, progress.count))
@@ -236,18 +251,22 @@ class UdpProtocol:
             bucket.fresh += event.fresh
             if bucket.fresh >= self._run * len(self.peers):
                 self._broadcast(bucket, self._run)
-        else:  # a sender begins with its second stage to a peer when its first is sent
+        elif not bucket.stages[0].senders[peer].marked:
+            # a sender begins with its second stage to a peer when its first is sent
             bucket.stages[0].all_sent(peer, now_s)
+            bucket.due_s = 0.0
 
     def _receive_credit(self, bucket: Bucket, credit: Control, now_s: float) -> None:
         if credit.flags & GONE:
             for stage in bucket.stages:
                 stage.all_sent(credit.peer, now_s)
+            bucket.due_s = 0.0
         shard = self.sender.shards.get((bucket.operation, credit.stage, credit.peer))
         if shard is None:
             return
         if credit.flags & (OVER | GONE):
             self.sender.finish(shard)
+            bucket.due_s = 0.0
         else:
             self.sender.credit(shard, credit.passed, now_s)
 

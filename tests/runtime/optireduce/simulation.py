@@ -42,7 +42,7 @@ class SimulatedBucket(Bucket):
         step, index = divmod(operation, 2**32)  # as operation_id() makes one of both
         bounds = [0, *accumulate(sizes)]
         super().__init__(work, step, index, rank, bounds, own_options, path=PATH)
-        self.encode(ScratchPool())
+        self.lay_out(ScratchPool())
         for scratch in self.scratch.values():
             scratch[:] = UNTOUCHED
 

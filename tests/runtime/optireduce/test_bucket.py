@@ -72,7 +72,7 @@ def test_a_lost_piece_of_a_sum_is_the_own_contribution_times_the_ranks():
     options = Options(datagram_bytes=PAYLOAD + 48 + 48)  # 80 bytes of payload: 20 elements
     work = AllReduceWork(0, torch.ones(80), False, 0.0)
     bucket = Bucket(work, step=0, index=0, rank=0, bounds=shard_bounds(80, 2), options=options)
-    bucket.encode(ScratchPool())
+    bucket.lay_out(ScratchPool())
     bucket.open(0.0, 1.0)
     bucket.arrived[1][1][0] = True
     bucket.finish()

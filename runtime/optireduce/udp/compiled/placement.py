@@ -40,6 +40,7 @@ assert (HEADER_BYTES, TAG_AT) == (kernels.HEADER, kernels.TAG_AT)
 assert (HEADER_BYTES, TAG_AT) == (intake.HEADER, intake.TAG_AT)
 assert siphash.TAG_AT == TAG_AT
 KINDS = ("malformed", "foreign", "misdirected", "forged")  # as ``intake`` numbers them
+COMMONS = 256  # headers that are kept: one for each shard that is on its way
 NO_STATE = np.zeros(0, np.uint64)
 NO_TABLE = np.zeros((0, 6), np.uint64)
 NUMBERS = {4: np.dtype(np.float32), 8: np.dtype(np.float64)}
@@ -65,6 +66,7 @@ class CompiledCodec(Codec):
         self._about = np.array([first_word, session, rank, world_size, datagram_bytes], np.uint64)
         self._state = siphash.keyed(key) if key else NO_STATE
         self._drops = np.zeros(len(KINDS), np.int64)
+        self._commons = dict[DatagramHeader, Bytes]()
         self._make_room(DATAGRAMS)
 
     def write(self, rows: Bytes, burst: Burst) -> None:
@@ -152,7 +154,13 @@ class CompiledCodec(Codec):
 
     def _common(self, header: DatagramHeader) -> Bytes:
         """What the headers of a burst begin with; the kernels write the rest of them."""
-        return np.frombuffer(self._pack(Type.DATA, header), np.uint8)
+        common = self._commons.get(header)
+        if common is None:  # they are the same for most of a shard
+            common = np.frombuffer(self._pack(Type.DATA, header), np.uint8)
+            if len(self._commons) >= COMMONS:
+                self._commons.clear()
+            self._commons[header] = common
+        return common
 
     def _make_room(self, count: int) -> None:
         self._each = np.empty((5, count), np.int64)

@@ -38,3 +38,31 @@ def test_deadlines_are_judged_by_a_clock_before_which_no_pause_was_missed(when):
         time.sleep(0.001)
     loop.close()
     assert protocol.handle_timer.call_args.args[0] <= began[0]
+
+
+@pytest.mark.parametrize("when", ["off", "auto"])
+def test_who_gives_up_on_the_thread_that_moves_datagrams_receives_no_more(when):
+    """What had come by then would be written into a tensor that is its caller's again."""
+    path = choose(when)
+    options = Options()
+    protocol = MagicMock(options=options)
+    protocol.get_timer.return_value = 9e9
+    protocol.next_event.return_value = None
+    protocol.message_to_send.return_value = None
+    channel = path.socket(options, "127.0.0.1", path.reader)
+    codec = path.codec(session=1, rank=0, world_size=2, datagram_bytes=options.datagram_bytes)
+    endpoint = Endpoint(channel, path.placer(codec))
+    loop = UdpLoop(protocol, endpoint, print, print)
+    received_after = []
+
+    def give_up(bound_s):
+        loop.abort()
+        endpoint.receive = lambda: received_after.append(True)
+
+    protocol.set_bound = give_up
+    loop.set_bound(1.0)
+    for thread in loop._threads:
+        thread.join(timeout=5.0)
+        assert not thread.is_alive()
+    loop.close()
+    assert not received_after

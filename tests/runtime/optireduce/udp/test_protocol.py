@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latecomer.runtime.optireduce.options import HEADER_BYTES
-from latecomer.runtime.optireduce.udp.events import operation_id
+from latecomer.runtime.optireduce.udp.events import Control, operation_id
 from latecomer.runtime.optireduce.udp.reassembly import End
 from tests.runtime.optireduce.simulation import Host, options, simulate
 
@@ -140,3 +140,29 @@ def test_a_loss_of_marks_does_not_cost_the_bound():
     ends = [stage.end for stage in _stages(hosts)]
     assert ends.count(End.TIMEOUT) < len(ends) / 10
     assert _lost(hosts) > 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(parts=st.lists(st.integers(0, 5), max_size=30))
+def test_what_a_kernel_takes_in_part_goes_out_once_and_says_how_much_it_is_offered_next(parts):
+    """It takes whole bursts, as a call with many messages does."""
+    host = Host(0, 2, options())
+    host.enter(0, operation_id(0, 0), [128_000, 128_000], 0.0)
+    burst = host.options.burst
+    grant = host.options.grant_bytes // host.options.datagram_bytes
+    sent = []
+    limit = burst
+    for number, part in enumerate([*parts, *[1] * 10]):
+        now_s = 5e-5 * number  # as its pace allows, and before the silence counts as a loss
+        message = host.protocol.message_to_send(now_s)
+        if message is None:
+            break
+        if isinstance(message, Control):
+            host.protocol.sent(message, 1, now_s)
+            continue
+        taken = min(part * burst, message.datagrams)
+        assert message.datagrams <= limit
+        sent += range(message.first, message.first + taken)
+        host.protocol.sent(message, taken, now_s)
+        limit = max(message.datagrams, 2 * taken, burst)
+    assert sent == list(range(grant))
