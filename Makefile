@@ -8,7 +8,7 @@ FRAMEWORKS_PINS := -c constraints.txt -c tests/frameworks/constraints.txt
 # A run of the tests starts hundreds of processes: each would compile all modules again without it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-bits demo-elastic test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-torchft-nightly test-gpu-logic test-hunt hunt-gpu test-differential test-docs test-viewer test-lab test-wheel fuzz simulate test-chaos hunt mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
+.PHONY: help demo demo-bits demo-elastic test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-torchft-nightly test-gpu-logic test-hunt hunt-gpu test-differential test-docs test-viewer test-lab test-wheel fuzz simulate test-chaos hunt mutation lint bench bench-lab bench-auto bench-pipeline bench-optireduce docs proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -137,6 +137,10 @@ bench-lab: $(READY)  ## completion and modes on an emulated network (under 25 mi
 	$(BIN)/python -m bench.lab calibrate
 	$(BIN)/python -m bench.lab_completion
 	$(BIN)/python -m bench.auto
+
+bench-auto: $(READY)  ## all-reduces of ranks that come together, by Gloo and without any option (ten minutes)
+	$(BIN)/python -m bench.on_time
+	$(BIN)/python -m bench.on_time --lab 200 --ranks 8 --sizes 4KiB 64KiB 1MiB 4MiB
 
 bench-pipeline: $(READY)  ## planner and runtime of pipelines (under 20 minutes)
 	$(BIN)/python -m bench.pipeline_planner quick
