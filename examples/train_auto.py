@@ -14,16 +14,16 @@ from latecomer import ddp, watch
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(0)
-model = DistributedDataParallel(torch.nn.Linear(1000, 500))
+model = DistributedDataParallel(torch.nn.Linear(2000, 1000))
 attachment = ddp.attach(model, mode="auto")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 torch.manual_seed(1 + rank)
 with watch() as watched:
-    for _ in range(20):
-        inputs = torch.randn(32, 1000)
+    for _ in range(40):
+        inputs = torch.randn(32, 2000)
         optimizer.zero_grad()
-        loss = (model(inputs) - inputs[:, :500]).square().mean()
+        loss = (model(inputs) - inputs[:, :1000]).square().mean()
         if rank == 2:
             time.sleep(0.05)  # a rank is late
         loss.backward()

@@ -38,7 +38,7 @@ MOSTLY = 0.75  # the share of them in which all that are called late must have c
 OFTEN = 0.5  # a coordinator that is the last one more often hands over
 SHORTEST_S = 1e-9  # what counts as a gap at all: two ranks may come at the very same time
 FIRST = Epoch(version=0, first=0, coordinator=0)
-QUIET = "no straggler lately: no rank asks"
+QUIET = "little to gain from a start lately: no rank asks"
 NO_STRAGGLER = "no straggler in most of the last operations"
 ALL_HERE = "all ranks have arrived"
 

@@ -18,7 +18,7 @@ def test_commands_print_what_the_page_shows(page, tmp_path):
     printed = run(TUTORIAL / page, tmp_path)
     assert len(printed) >= 4
     for command, text in printed.items():
-        if "train_auto" in command:  # rank 2 sleeps before each of 20 backward passes
+        if "train_auto" in command:  # rank 2 sleeps before each backward pass
             assert text.splitlines()[2].split()[0] == "2"
 
 
