@@ -25,7 +25,8 @@ from latecomer.runtime.policy.messages import NATIVE, Epoch, OnTime
 ENOUGH = 6  # operations by each way, before one is settled on
 KEPT = 16  # last operations by each way
 MOST_SCHEDULES = 3  # that are tried for a class: the fastest by the profile,
-HOPELESS = 2.0  # unless they are predicted to take so many times the fastest one's time
+HOPELESS = 2.0  # unless they are predicted to take so many times the fastest one's time,
+FAR = 4.0  # or so many times the native all-reduce's
 LEAST_GAIN = 0.05  # what a schedule has to take less than the native all-reduce
 LIBRARY = "native"  # in a profile: the library's all-reduce
 TRIED_FOR = 1000
@@ -58,7 +59,8 @@ def tried(
     """The ways among which the fastest for a class is looked for; alike on all ranks."""
     middle = 3 << of_class >> 2  # bytes
     schedules = sorted(times(candidates, profile, 0, middle), key=lambda each: each.waiting_s)
-    limit_s = HOPELESS * schedules[0].waiting_s if schedules else 0.0
+    native_s = profile.native_s(middle)
+    limit_s = min([HOPELESS * each.waiting_s for each in schedules] + [FAR * native_s])
     likely = [each.candidate for each in schedules if each.waiting_s <= limit_s]
     return (NATIVE, *likely[:MOST_SCHEDULES])
 

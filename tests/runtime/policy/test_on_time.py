@@ -60,6 +60,8 @@ def test_the_likely_ways_are_tried_the_fastest_first():
     assert tried(10, _candidates(7, 4, 5, 9, 6, 8), profile) == (NATIVE, 2, 3, 5)
     assert tried(10, _candidates(7, 3), profile) == (NATIVE, 2)  # the other one is hopeless
     assert tried(10, _candidates(), profile) == (NATIVE,)
+    dear = Profile(4, AlphaBeta(1.0, 0.0), AlphaBeta(5.0, 0.0))
+    assert tried(10, _candidates(4, 5), dear) == (NATIVE, 1)  # 20 s and 25 s, natively 6 s
     assert len(tried(10, _candidates(*range(90, 99)), profile)) == 1 + MOST_SCHEDULES
 
 
