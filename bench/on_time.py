@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def rank_side(options: argparse.Namespace) -> None:
         seconds: dict[str, list[float]] = {name: [] for name in groups}
         for _ in range(1 + options.repeats):
             for name, of_name in groups.items():
-                run = _all_reduce_in(of_name)
+                run = partial(dist.all_reduce, group=of_name)
                 seconds[name].append(rank.from_last_arrival_s(run, nbytes, late_s=0.0))
         if rank.rank == 0:
             ways = Counter(record.way for record in list(group.reducer.records)[-options.repeats :])
@@ -71,15 +72,6 @@ def rank_side(options: argparse.Namespace) -> None:
             }
             print(json.dumps(row), flush=True)
     rank.close()
-
-
-def _all_reduce_in(group: Any) -> Callable[[Any], None]:
-    def run(tensor: Any) -> None:
-        import torch.distributed as dist
-
-        dist.all_reduce(tensor, group=group)
-
-    return run
 
 
 def rows(options: argparse.Namespace, ranks: int) -> Iterator[dict[str, Any]]:

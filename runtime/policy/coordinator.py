@@ -19,7 +19,6 @@ import math
 import operator
 import statistics
 from dataclasses import dataclass
-from functools import partial
 
 from latecomer.runtime.network.clock import Clock
 from latecomer.runtime.network.protocol import Protocol
@@ -30,6 +29,7 @@ from latecomer.runtime.policy.messages import NATIVE, Arrive, Decide, Decision, 
 from latecomer.runtime.policy.options import PolicyInputs
 from latecomer.runtime.policy.rules import RULES, OperationState, useless
 
+KEPT_SIZES = 256  # of buffers, for which it is known whether a decision may gain anything
 REMEMBERED = 1024
 """Operations whose arrivals and ends are kept until all ranks have told of them.
 
@@ -59,7 +59,7 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         self._clock = clock
         heads = range(0, self.world_size, inputs.stride)
         self._rule = RULES.get(inputs.options.mode)
-        self._useless = functools.cache(partial(useless, inputs=inputs))  # by bytes
+        self._useless = functools.lru_cache(KEPT_SIZES)(functools.partial(useless, inputs=inputs))
         self._states: dict[int, OperationState] = {}
         self._undecided: set[int] = set()  # may have to be decided here
         self._started: set[int] = set()  # by a schedule, and still miss a rank
@@ -274,12 +274,12 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         decision = state.decision
         nbytes, _ = state.buffer
         took_s = end_s - begins_s
+        native = decision.candidate == NATIVE
         if not decision.late:
             self.inputs.on_time.add(nbytes, decision.candidate, took_s)
-        if not decision.late and decision.candidate != NATIVE:
-            return  # what schedules take after a late rank's arrival has another error
+            if not native:
+                return  # what schedules take after a late rank's arrival has another error
 
-        native = decision.candidate == NATIVE
         times = self._times(decision, nbytes)
         unready_s = max(0.0, state.unready_s - (begins_s - last_s))
         expected_s = times.waiting_s if native else unready_s + times.completion_s

@@ -13,6 +13,25 @@ from latecomer.runtime.optireduce.udp.endpoint import Endpoint
 from latecomer.runtime.optireduce.udp.loop import UdpLoop
 
 
+def idle_protocol():
+    """One that has nothing to do."""
+    protocol = MagicMock(options=Options())
+    protocol.get_timer.return_value = 9e9
+    protocol.next_event.return_value = None
+    protocol.message_to_send.return_value = None
+    return protocol
+
+
+def loop_of(protocol, when):
+    """A loop that runs this protocol, and its endpoint; ``when`` its parts are compiled."""
+    path = choose(when)
+    options = protocol.options
+    channel = path.socket(options, "127.0.0.1", path.reader)
+    codec = path.codec(session=1, rank=0, world_size=2, datagram_bytes=options.datagram_bytes)
+    endpoint = Endpoint(channel, path.placer(codec))
+    return UdpLoop(protocol, endpoint, print, print), endpoint
+
+
 @pytest.mark.parametrize("when", ["off", "auto"])
 def test_deadlines_are_judged_by_a_clock_before_which_no_pause_was_missed(when):
     """A rank that is stopped after its pauses were measured must not judge by a later clock."""
@@ -22,17 +41,9 @@ def test_deadlines_are_judged_by_a_clock_before_which_no_pause_was_missed(when):
         began.append(time.monotonic())
         time.sleep(0.05)
 
-    path = choose(when)
-    options = Options()
-    protocol = MagicMock(options=options)
-    protocol.get_timer.return_value = 9e9
-    protocol.next_event.return_value = None
-    protocol.message_to_send.return_value = None
+    protocol = idle_protocol()
     protocol.set_bound = set_bound_slowly
-    channel = path.socket(options, "127.0.0.1", path.reader)
-    codec = path.codec(session=1, rank=0, world_size=2, datagram_bytes=options.datagram_bytes)
-    endpoint = Endpoint(channel, path.placer(codec))
-    loop = UdpLoop(protocol, endpoint, print, print)
+    loop, _ = loop_of(protocol, when)
     loop.set_bound(1.0)
     while not began:
         time.sleep(0.001)
@@ -43,16 +54,8 @@ def test_deadlines_are_judged_by_a_clock_before_which_no_pause_was_missed(when):
 @pytest.mark.parametrize("when", ["off", "auto"])
 def test_who_gives_up_on_the_thread_that_moves_datagrams_receives_no_more(when):
     """What had come by then would be written into a tensor that is its caller's again."""
-    path = choose(when)
-    options = Options()
-    protocol = MagicMock(options=options)
-    protocol.get_timer.return_value = 9e9
-    protocol.next_event.return_value = None
-    protocol.message_to_send.return_value = None
-    channel = path.socket(options, "127.0.0.1", path.reader)
-    codec = path.codec(session=1, rank=0, world_size=2, datagram_bytes=options.datagram_bytes)
-    endpoint = Endpoint(channel, path.placer(codec))
-    loop = UdpLoop(protocol, endpoint, print, print)
+    protocol = idle_protocol()
+    loop, endpoint = loop_of(protocol, when)
     received_after = []
 
     def give_up(bound_s):
