@@ -84,6 +84,7 @@ class Check:
     limits: Limits
     # asked for when ranks are silent: of whom no datagram has ever come (see ``diagnose``)
     never_heard: Callable[[], Collection[int]] = field(default=tuple, kw_only=True)
+    gone: Collection[int] = field(default=(), kw_only=True)  # ranks that are proved gone by now
 
     @property
     def grace_s(self) -> float:
@@ -102,6 +103,7 @@ class Check:
             self.grace_s,
             suspects,
             self.never_heard(),
+            self.gone,
         )
         return Trouble(noticed, CONFIRM_SHARE * self.grace_s, verdict)
 

@@ -71,7 +71,11 @@ class Watchdog(ProtocolRunner[bytes, str]):
         self._health = HealthProtocol(self.rank, self.world_size, self.status)
         self._never_heard = channel.never_heard
         self._waits = WaitCheck(
-            self.rank, self.world_size, self.limits, never_heard=self._never_heard
+            self.rank,
+            self.world_size,
+            self.limits,
+            never_heard=self._never_heard,
+            gone=self._health.gone,
         )
         self._checks: list[WaitCheck | LifeCheck | SilenceCheck] = [self._waits]
         if silence_s is not None:
@@ -81,9 +85,11 @@ class Watchdog(ProtocolRunner[bytes, str]):
                 self.limits,
                 self._waits.oldest,
                 never_heard=self._never_heard,
+                gone=self._health.gone,
             )
             self._checks.append(life)
         self._questions: dict[int, Question] = {}  # by check
+        self._looks: Thread | None = None  # the last one that looked who is gone
         self._aborts: list[Callable[[], None]] = []
         self._stops: list[Callable[[LatecomerError], None]] = []
         self._news = host.Condition()  # something was received or is due; guards the flags
@@ -112,6 +118,7 @@ class Watchdog(ProtocolRunner[bytes, str]):
             noticed,
             grace_s,
             never_heard=self._never_heard,
+            gone=self._health.gone,
         )
         self._checks.append(check)
 
@@ -255,6 +262,19 @@ class Watchdog(ProtocolRunner[bytes, str]):
                 del self._questions[number]
                 if trouble := check.judge(question.answers, now_s):
                     self._fail_apart(trouble)
+            elif self._is_gone is not None and not self._is_looking:
+                self._looks = self._start_thread(self._look_while_open, question)
+
+    @property
+    def _is_looking(self) -> bool:
+        return self._looks is not None and self._looks.is_alive()
+
+    def _look_while_open(self, question: Question) -> None:
+        """Look who of the silent is gone, on a thread of its own: their hosts may be slow."""
+        while not question.is_over and not self._is_over:
+            self._look_who_is_gone(question)
+            with self._news:
+                self._news.wait_for(lambda: question.is_over, GONE_LOOK_S)
 
     def _fail_apart(self, trouble: Trouble) -> None:
         """Give up on a thread of its own: where messages are read nothing may wait for them."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -65,6 +66,18 @@ class Aligned:
     """The event that the alignment is known."""
 
 
+class _Sample(NamedTuple):
+    """A ping that was answered."""
+
+    asked_s: float  # own clock
+    half_trip_s: float  # of what went by from there to the answer, beside the reference's own time
+    offset_s: float
+
+    def order_s(self) -> float:
+        """Less is better, at any time: all samples age alike."""
+        return self.half_trip_s - DRIFT * self.asked_s
+
+
 class Clock(Protocol[Ping | Pong, Aligned]):
     """A rank's estimate; the reference is aligned by definition, and answers."""
 
@@ -72,8 +85,8 @@ class Clock(Protocol[Ping | Pong, Aligned]):
         super().__init__()
         self.asks = asks  # may be set at any time: pings are sent, a burst first, then now and then
         self._exact = rank == REFERENCE
-        # when it was asked, half the round trip, the offset
-        self._samples: deque[tuple[float, float, float]] = deque(maxlen=KEPT)
+        self._samples: deque[_Sample] = deque(maxlen=KEPT)
+        self._best = _Sample(asked_s=0.0, half_trip_s=math.inf, offset_s=0.0)  # of the samples
         self._outstanding: deque[float] = deque(maxlen=OUTSTANDING)
         self._asked = 0
         self._next_s = -math.inf
@@ -107,15 +120,12 @@ class Clock(Protocol[Ping | Pong, Aligned]):
                 offset_s = (message.heard_s - message.sent_s + (message.replied_s - now_s)) / 2
                 if not self._samples:
                     self._events.append(Aligned())
-                self._samples.append((message.sent_s, trip_s / 2, offset_s))
+                self._samples.append(_Sample(message.sent_s, trip_s / 2, offset_s))
+                self._best = min(self._samples, key=_Sample.order_s)
 
     def alignment(self, now_s: float) -> Alignment:
         """The best that is known at ``now_s``."""
         if self._exact:
             return Alignment(0.0, 0.0)
-        best = (math.inf, 0.0)  # uncertainty, offset
-        for asked_s, half_trip_s, offset_s in self._samples:
-            aged_s = half_trip_s + DRIFT * max(0.0, now_s - asked_s)
-            best = min(best, (aged_s, offset_s))
-        uncertainty_s, offset_s = best
-        return Alignment(offset_s, uncertainty_s)
+        age_s = max(0.0, now_s - self._best.asked_s)
+        return Alignment(self._best.offset_s, self._best.half_trip_s + DRIFT * age_s)

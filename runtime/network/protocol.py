@@ -97,7 +97,8 @@ class ProtocolRunner(Generic[MessageT, EventT]):
                 self.handle_event(event)
             self._timer.set(self._protocol.get_timer())
             sends = self._protocol.messages_to_send(host.monotonic())
-            self._sent.update(type(message) for _, message in sends)
+            for _, message in sends:
+                self._sent[type(message)] += 1
         payloads: dict[int, Any] = {}  # many get the same message: it is packed once
         for peer, message in sends:
             if id(message) not in payloads:

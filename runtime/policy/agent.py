@@ -148,8 +148,12 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
 
     def get_timer(self) -> float | None:
         """When something is to be sent, or decided."""
-        timers_s = [part.get_timer() for part in self._parts]
-        return min([timer_s for timer_s in timers_s if timer_s is not None], default=None)
+        earliest_s = None
+        for part in self._parts:
+            timer_s = part.get_timer()
+            if timer_s is not None and (earliest_s is None or timer_s < earliest_s):
+                earliest_s = timer_s
+        return earliest_s
 
     def handle_timer(self, now_s: float) -> None:
         """Send, and decide, what is due by now."""

@@ -114,7 +114,8 @@ class ControlPlane(ProtocolRunner[PolicyMessage, Aligned | Decided | Fault]):
 
     def done(self, operation: int) -> None:
         """This rank has the result of an operation."""
-        self.run(lambda now_s: self._agent.done(operation, now_s))
+        with self._lock:  # nothing follows from it at once: it is told with what comes next
+            self._agent.done(operation, host.monotonic())
 
     def waits_for(self, operation: int) -> int:
         """The rank whose word a decision waits for."""
@@ -128,7 +129,8 @@ class ControlPlane(ProtocolRunner[PolicyMessage, Aligned | Decided | Fault]):
 
     def alignment(self) -> Alignment:
         """How this rank's clock relates to the reference's now, with a finite uncertainty."""
-        return self.run(self._agent.clock.alignment).finite
+        with self._lock:  # nothing is sent
+            return self._agent.clock.alignment(host.monotonic()).finite
 
     def arrivals(self, after: int) -> NDArray[np.float64]:
         """Of the last operations, without the first ``after``: see :meth:`History.last`."""

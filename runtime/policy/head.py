@@ -128,10 +128,14 @@ class Head(Protocol[PolicyMessage, None]):
 
     def _on_report(self, arrivals: Iterable[Arrival], to: int, sender: int, now_s: float) -> None:
         for arrival in arrivals:
-            if arrival.operation >= self._needed:
-                state = self._open(arrival, to)
-                if state.enter(arrival, sender, now_s) and not state.absent:
-                    self._reports.append(state.arrival)
+            if arrival.operation < self._needed:
+                continue
+            if len(self._below) == 1:  # it speaks for itself alone, and says it once
+                self._reports.append(arrival)
+                continue
+            state = self._open(arrival, to)
+            if state.enter(arrival, sender, now_s) and not state.absent:
+                self._reports.append(state.arrival)
         if self._reports and (now_s >= self._report_s or len(self._reports) >= MOST_REPORTED):
             self._report(to, now_s)
 

@@ -153,6 +153,14 @@ def test_a_rank_whose_host_says_nothing_is_waited_for(peers, watch):
     assert "no sign of life for 1 s" in str(_failure(watchdog))
 
 
+def test_who_waits_learns_that_a_rank_has_ended_before_its_silence_says_so(peers, watch):
+    del peers.statuses[2]
+    watchdog = watch(LONG_S, Source(peer=1), silence_s=SOON_S, is_gone=lambda rank: rank == 2)
+    failure = _failure(watchdog)
+    assert failure.ranks == (2,)
+    assert "rank 2: dead, the process has ended (rank 0 waits for rank 1" in str(failure)
+
+
 def test_a_silent_rank_that_was_never_heard_of_may_be_behind_a_firewall(peers, watch):
     del peers.statuses[2]
     peers.unreached = [2]
