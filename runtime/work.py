@@ -132,6 +132,17 @@ class AllReduceWork:
         self._base: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return self.flat.nbytes
+
+    @property
+    def kind(self) -> str:
+        """What ranks that sum must have in common besides the number of bytes."""
+        dtype = str(self.flat.dtype)
+        return f"{dtype}, averaged" if self.average else dtype
+
+    @property
     def description(self) -> str:
         """What all ranks must agree on."""
         how = "average" if self.average else "sum"

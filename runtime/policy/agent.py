@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from latecomer.runtime.network.clock import Aligned, Clock, Ping, Pong
 from latecomer.runtime.network.protocol import Protocol
-from latecomer.runtime.policy.arrivals import Arrival
+from latecomer.runtime.policy.arrivals import Arrival, BufferSignature
 from latecomer.runtime.policy.coordinator import Coordinator, Fault, disagreement
 from latecomer.runtime.policy.epochs import EpochCommit
 from latecomer.runtime.policy.head import Head
@@ -103,8 +103,7 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
             on_device: it is to be decided now, but its device has yet to come (:meth:`reached`).
             is_off: it runs natively, on all ranks alike: nothing is decided, and nothing learned.
         """
-        stamp = bytearray(struct.pack("<d", self._aligned(now_s, now_s)))
-        arrival = Arrival(operation, (nbytes, kind), stamp, {})
+        arrival = self._arrival(operation, (nbytes, kind), now_s)
         self._entered[operation] = arrival
         if is_off:
             self._decided[operation] = Decide(operation, arrival.buffer, SWITCHED_OFF)
@@ -114,6 +113,23 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         self._to_bind.append(arrival)
         self._compare(operation)
         self._progress(now_s)
+
+    def decide_at_once(
+        self, operation: int, nbytes: int, kind: str, now_s: float
+    ) -> Decision | None:
+        """How ``operation`` runs, to which this rank comes, if nothing has to be sent about it now.
+
+        That is so where what all ranks share decides, and the next report tells of the arrival.
+        None: it is not, or other operations come first; to be told by :meth:`arrive`.
+        """
+        if self._entered or self._to_bind or self._faulty or operation in self._decided:
+            return None
+        decision = self._own_decision(nbytes)
+        if decision is None:
+            decision = self._decide_reported(operation, (nbytes, kind), now_s)
+        if decision is not None:
+            self._consumed = operation + 1
+        return decision
 
     def reached(self, operation: int, at_s: float, now_s: float) -> None:
         """This rank's device came to ``operation`` at ``at_s`` (own clock)."""
@@ -253,6 +269,30 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         if epoch.quiet:
             return waited_for(operation, nbytes, epoch, QUIET, self.inputs)
         return None
+
+    def _decide_reported(
+        self, operation: int, buffer: BufferSignature, now_s: float
+    ) -> Decision | None:
+        """How an operation runs whose arrival can wait for the next report, and is added to it."""
+        nbytes, _ = buffer
+        epoch = self.epochs.bind(operation)
+        if epoch is None or not self._head.can_wait(now_s):
+            return None
+        if not (epoch.quiet or self._useless(nbytes)):
+            return None
+
+        decision = self._decide_in(epoch, operation, nbytes)
+        if decision is None:
+            return None
+        self._head.add_report(self._arrival(operation, buffer, now_s))
+        if epoch.coordinator == self.rank:
+            self._coordinator.decided_elsewhere(operation, buffer, decision)
+        return decision
+
+    def _arrival(self, operation: int, buffer: BufferSignature, now_s: float) -> Arrival:
+        """This rank's own, now."""
+        stamp = bytearray(struct.pack("<d", self._aligned(now_s, now_s)))
+        return Arrival(operation, buffer, stamp, {})
 
     def _why_useless(self, nbytes: int) -> str:
         """Why nothing is gained by a decision of the coordinator's; empty if something may be."""

@@ -80,6 +80,11 @@ class ControlPlane(ProtocolRunner[PolicyMessage, Aligned | Decided | Fault]):
         arrive = partial(self._agent.arrive, operation, nbytes, kind)
         self.run(lambda now_s: arrive(now_s, on_device=on_device, is_off=is_off))
 
+    def decide_at_once(self, operation: int, nbytes: int, kind: str) -> Decision | None:
+        """See :meth:`RankAgent.decide_at_once`: in place of :meth:`arrive` and the decision."""
+        with self._lock:  # nothing is sent
+            return self._agent.decide_at_once(operation, nbytes, kind, host.monotonic())
+
     def reached(self, operation: int, at_s: float) -> None:
         """This rank's device came to an operation at ``at_s`` (``time.monotonic()``)."""
         self.run(lambda now_s: self._agent.reached(operation, at_s, now_s))

@@ -1,9 +1,10 @@
 """Runs each operation as is decided for it: natively, or by a schedule with a late rank.
 
-    submit ── arrive ──> control plane         the caller's thread: stamps the arrival, sends it
-       │                     │
-       │                     └── decided ──> start     later: on the thread that moves the data
-       ├── decided ──> start                   at once, where all ranks know how it runs
+    submit ── decide at once ──> start         where all ranks know how, and tell of it later
+       │
+       ├── arrive ──> control plane            the caller's thread: stamps the arrival, sends it
+       │                  │
+       │                  └── decided ──> start        later: on the thread that moves the data
        └── maker                               what the size's number of chunks needs, if it is new
 
     start ──> native                           latecomer.runtime.executor.native
@@ -213,26 +214,51 @@ class AllReduceDispatcher:
             require_no_capture(streams, self.options)
         with self._submitting:
             work = self.executor.open(tensor, average)
-            self._undecided.append(work)
-            self._arrive(work, on_device=streams is not None and learning)
-            if streams is not None:
-                self._launch(work)
+            self._prepare(work.nbytes)
+            decision = self._decide_at_once(work)
+            if decision is None:
+                self._undecided.append(work)
+                self._arrive(work, on_device=streams is not None and learning)
+                if streams is not None:
+                    self._launch(work)
+        if decision is not None:
+            self._start_at_once(work, decision)
         if streams is None:
             self._start_decided()
         return work
 
+    def _decide_at_once(self, work: AllReduceWork) -> Decision | None:
+        """How an operation runs that is the next to start, if no other rank has a say in that.
+
+        Then this thread holds ``_starting``: nobody starts one behind it before.
+        """
+        is_next = not self._undecided and not self.is_off and self.executor.streams is None
+        if not is_next or not self._starting.acquire(blocking=False):
+            return None
+        decision = None
+        try:
+            decision = self.control_plane.decide_at_once(work.number, work.nbytes, work.kind)
+        finally:
+            if decision is None:
+                self._starting.release()
+        return decision
+
+    def _start_at_once(self, work: AllReduceWork, decision: Decision) -> None:
+        """Start it; what it holds (:meth:`_decide_at_once`) is let go of."""
+        try:
+            if not work.is_done:  # else the group has failed
+                self._start(work, decision)
+        except Exception as error:  # whatever it is, nobody may be left waiting
+            self.executor.watchdog.broke(error)
+        finally:
+            self._starting.release()
+
     def _arrive(self, work: AllReduceWork, *, on_device: bool) -> None:
         """The host comes to an operation, and with it this rank, unless ``on_device``."""
-        tensor = work.tensor
-        nbytes = tensor.numel() * tensor.element_size()
-        kind = str(tensor.dtype)
-        if work.average:
-            kind += ", averaged"
-        self._prepare(nbytes)
         self._submitter = host.thread_number()
         try:
             self.control_plane.arrive(
-                work.number, nbytes, kind, on_device=on_device, is_off=self.is_off
+                work.number, work.nbytes, work.kind, on_device=on_device, is_off=self.is_off
             )
         finally:
             self._submitter = None

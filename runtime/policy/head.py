@@ -58,6 +58,7 @@ class Head(Protocol[PolicyMessage, None]):
         self.inputs = inputs
         # the head above; who speaks to this one, and for which ranks; for whom this one speaks
         self._above, senders, self._below = inputs.headed(rank)
+        self._is_alone = len(self._below) == 1
         self._ranks_of = {sender: inputs.speaks_for(sender) for sender in senders}
         self._ranks_of[rank] = range(rank, rank + 1)  # a rank tells its own head of itself only
         self._has_rule = inputs.options.mode in RULES
@@ -109,6 +110,14 @@ class Head(Protocol[PolicyMessage, None]):
         elif len(self._ends) > MOST_DONE:  # of the oldest a rank's word was lost
             del self._ends[next(iter(self._ends))]
 
+    def can_wait(self, now_s: float) -> bool:
+        """Whether one more arrival can be added to the next report, which is not due yet."""
+        return self._is_alone and now_s < self._report_s and len(self._reports) < MOST_REPORTED - 1
+
+    def add_report(self, arrival: Arrival) -> None:
+        """This rank has come to an operation, and speaks for itself alone: it says so once."""
+        self._reports.append(arrival)
+
     def _on_question(self, arrival: Arrival, to: int, sender: int, now_s: float) -> None:
         if arrival.operation < self._needed:
             return
@@ -130,8 +139,8 @@ class Head(Protocol[PolicyMessage, None]):
         for arrival in arrivals:
             if arrival.operation < self._needed:
                 continue
-            if len(self._below) == 1:  # it speaks for itself alone, and says it once
-                self._reports.append(arrival)
+            if self._is_alone:
+                self.add_report(arrival)
                 continue
             state = self._open(arrival, to)
             if state.enter(arrival, sender, now_s) and not state.absent:

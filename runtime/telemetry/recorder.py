@@ -123,7 +123,7 @@ class OperationRecorder:
             decided_s=(decided_s or work.arrived_s) + alignment.offset_s,
             done_s=(done_s or work.done_s) + alignment.offset_s,
             uncertainty_s=alignment.uncertainty_s,
-            bytes=work.flat.numel() * work.flat.element_size(),
+            bytes=work.nbytes,
             way=way,
             late=late,
             reason=reason,
