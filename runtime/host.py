@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import queue
 import secrets
 import select
@@ -28,6 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 # Types, for annotations, and constants: they are the same on all hosts.
@@ -78,6 +80,7 @@ class Host:
         self.perf_counter = time.perf_counter
         self.thread_time = time.thread_time
         self.unix_time = time.time
+        self.clock_name: Callable[[], str] = clock_name
         self.sleep = time.sleep
 
         # threads, and what they wait for
@@ -121,6 +124,20 @@ class Host:
             yield
         finally:
             vars(self).update(before)
+
+
+def clock_name() -> str:
+    """A name of the clock that ``monotonic`` reads; empty where there is none.
+
+    Processes that read the same clock find the same name: the machine's boot, and the namespace of
+    clocks that the process is in, which a container may have for itself.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        namespace = os.readlink("/proc/self/ns/time")
+    except OSError:
+        return ""
+    return f"{boot}/{namespace}"
 
 
 def prefixed(prefix: str, store: Any) -> Any:

@@ -9,6 +9,10 @@ the reference at ``heard`` and answered at ``replied`` (its clock), and the answ
 so the ping with the shortest round trip is the best. Deviation: no averaging and no steering of a
 clock; an old ping loses by ``DRIFT`` per second of its age, which is more than quartz clocks of two
 machines drift apart. Invariant: the true offset is within ``uncertainty_s`` while they do not.
+
+Ranks of one machine read one clock: nothing has to be estimated there, which would be wrong by as
+much as a busy processor delays an answer. It is believed only if the first answers agree with it: a
+machine that was copied while it ran has the name of another one's clock.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ a moment later would else have lost all of it."""
 BURST = 8  # pings at first, since the best of several is taken
 BURST_GAP_S = 0.02
 PERIOD_S = 2.0  # between two pings after that, in which clocks drift apart by 0.2 ms at most
+ROUNDING_S = 1e-6  # more than the differences of such times are wrong by
 UNKNOWN_S = 3600.0  # the finite uncertainty of a clock that could not be aligned
 REFERENCE = 0  # the rank whose clock all stamps are given in
 
@@ -79,10 +84,14 @@ class _Sample(NamedTuple):
 
 
 class Clock(Protocol[Ping | Pong, Aligned]):
-    """A rank's estimate; the reference is aligned by definition, and answers."""
+    """A rank's estimate; the reference is aligned by definition, and answers.
 
-    def __init__(self, rank: int, *, asks: bool = True) -> None:
+    ``is_shared``: this rank says that it reads the reference's own clock.
+    """
+
+    def __init__(self, rank: int, *, asks: bool = True, is_shared: bool = False) -> None:
         super().__init__()
+        self._is_shared = is_shared
         self.asks = asks  # may be set at any time: pings are sent, a burst first, then now and then
         self._exact = rank == REFERENCE
         self._samples: deque[_Sample] = deque(maxlen=KEPT)
@@ -120,12 +129,13 @@ class Clock(Protocol[Ping | Pong, Aligned]):
                 offset_s = (message.heard_s - message.sent_s + (message.replied_s - now_s)) / 2
                 if not self._samples:
                     self._events.append(Aligned())
+                self._is_shared = self._is_shared and abs(offset_s) <= trip_s / 2 + ROUNDING_S
                 self._samples.append(_Sample(message.sent_s, trip_s / 2, offset_s))
                 self._best = min(self._samples, key=_Sample.order_s)
 
     def alignment(self, now_s: float) -> Alignment:
         """The best that is known at ``now_s``."""
-        if self._exact:
+        if self._exact or (self._is_shared and self._samples):
             return Alignment(0.0, 0.0)
         age_s = max(0.0, now_s - self._best.asked_s)
         return Alignment(self._best.offset_s, self._best.half_trip_s + DRIFT * age_s)

@@ -50,6 +50,7 @@ class ControlChannel:
         self.dropped = 0  # datagrams: foreign, malformed or for a channel nobody listens to
         self._handlers: dict[str, Handler] = {}
         self._heard_hosts: set[str] = set()
+        self._clocks: dict[int, str] = {}  # by rank: the clock that it reads, if that has a name
         self._closed = False
         self._socket = datagram_socket(self.address)
         try:
@@ -81,6 +82,10 @@ class ControlChannel:
         hosts = self._heard_hosts | {self.address}
         return [rank for rank, (address, _) in self._peers.items() if address not in hosts]
 
+    def shares_clock(self, peer: int) -> bool:
+        """Whether this rank reads the same clock as ``peer``, by what they say."""
+        return self._clocks[peer] == self._clocks[self.rank] != ""
+
     def close(self) -> None:
         """Stop listening; the rank is silent from here on."""
         if self._closed:
@@ -92,13 +97,13 @@ class ControlChannel:
     def _meet(self, group: StoreExchange) -> tuple[bytes, dict[int, tuple[str, int]]]:
         address, port, *_ = self._socket.getsockname()
         # rank 0's token is that of the group
-        own_text = f"{address} {port} {host.random_token(16)}"
+        own_text = f"{address} {port} {host.random_token(16)} {host.clock_name()}"
         texts = group.all_gather("address", own_text)
         peers = {}
         for peer, text in texts.items():
-            address, port, _ = text.split(" ")
+            address, port, _, self._clocks[peer] = text.split(" ")
             peers[peer] = (address, int(port))
-        _, _, token = texts[0].split(" ")
+        _, _, token, _ = texts[0].split(" ")
         return bytes.fromhex(token), peers
 
     def _receive(self) -> None:

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 import msgspec
 
 from latecomer.runtime.host import host
-from latecomer.runtime.network.clock import Aligned, Alignment, Clock, Ping, Pong
+from latecomer.runtime.network.clock import (
+    REFERENCE,
+    Aligned,
+    Alignment,
+    Clock,
+    Ping,
+    Pong,
+)
 from latecomer.runtime.network.control_channel import ControlChannel
 from latecomer.runtime.network.protocol import ProtocolRunner
 from latecomer.runtime.network.store_exchange import StoreExchange
@@ -36,7 +43,8 @@ class _Clock(ProtocolRunner[Ping | Pong, Aligned]):
     """Aligns this rank's clock while it is told to; answers always."""
 
     def __init__(self, channel: ControlChannel) -> None:
-        self._clock = Clock(channel.rank, asks=False)
+        is_shared = channel.shares_clock(REFERENCE)
+        self._clock = Clock(channel.rank, asks=False, is_shared=is_shared)
         self._aligned = host.Event()
         super().__init__(self._clock, channel, "clock", Ping | Pong)
 

@@ -56,13 +56,16 @@ class Decided:
 
 
 class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
-    """One rank's agent; all ranks have the same options, candidates and profile."""
+    """One rank's agent; all ranks have the same options, candidates and profile.
 
-    def __init__(self, rank: int, inputs: PolicyInputs) -> None:
+    ``shares_clock``: with the reference, see :class:`Clock`.
+    """
+
+    def __init__(self, rank: int, inputs: PolicyInputs, *, shares_clock: bool = False) -> None:
         super().__init__()
         self.rank = rank
         self.inputs = inputs
-        self.clock = Clock(rank)
+        self.clock = Clock(rank, is_shared=shares_clock)
         self.epochs = EpochCommit(
             rank, inputs.world_size, coordinator=0, on_time=inputs.settled_before
         )

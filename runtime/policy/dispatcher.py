@@ -45,6 +45,7 @@ from latecomer.runtime.executor.nccl.streams import Device, device_of
 from latecomer.runtime.health.diagnosis import WaitFor
 from latecomer.runtime.health.native_work import NativeWaits, reason
 from latecomer.runtime.host import host
+from latecomer.runtime.network.clock import REFERENCE
 from latecomer.runtime.network.store_exchange import IsGone, StoreExchange
 from latecomer.runtime.policy.agent import RankAgent
 from latecomer.runtime.policy.candidates import candidates
@@ -188,7 +189,8 @@ class AllReduceDispatcher:
         for at_s in arrivals:
             self._inputs.history.add(at_s)
         self._began_with = self._inputs.history.added
-        agent = RankAgent(self.rank, self._inputs)
+        shares_clock = self.executor.datagrams.shares_clock(REFERENCE)
+        agent = RankAgent(self.rank, self._inputs, shares_clock=shares_clock)
         self.control_plane = ControlPlane(
             agent,
             self.executor.datagrams,

@@ -4,12 +4,16 @@ Which way is fastest depends on the network, the size and the processors, so it 
 the job's own operations, for each class of sizes (powers of two) by itself:
 
     operations of a class   │ 1, 2, 3, ... some dozens            │ from then on
-    run                     │ by each way that might be fastest,  │ by the one that was; one in 48
-                            │ mixed                               │ natively, to compare
+    run                     │ by each way that might be fastest,  │ by the one that was; to compare,
+                            │ mixed                               │ one in 48 runs natively, and
+                            │                                     │ one in 48 by any of the ways
 
 The coordinator learns how long each took, from the last arrival to the last result. What it settles
 on is part of the next epoch, so all ranks change over at the same operation; and it settles anew
-where the native all-reduce turns out to be faster. No operation waits for any of it.
+where another way turns out to be faster. No operation waits for any of it.
+
+Where processors are busy the same way takes half or twice its time from one operation to the next,
+so few of them say little: with 6 of each, two jobs of five settled on a way that was slower.
 """
 
 from __future__ import annotations
@@ -22,18 +26,21 @@ from collections.abc import Callable, Mapping
 from latecomer.runtime.policy.cost_model import Profile, ScheduleCandidate, times
 from latecomer.runtime.policy.messages import NATIVE, Epoch, OnTime
 
-ENOUGH = 6  # operations by each way, before one is settled on
-KEPT = 16  # last operations by each way
+ENOUGH = 16  # operations by each way, before one is settled on
+KEPT = 32  # last operations by each way
 MOST_SCHEDULES = 3  # that are tried for a class: the fastest by the profile,
 HOPELESS = 2.0  # unless they are predicted to take so many times the fastest one's time,
 FAR = 4.0  # or so many times the native all-reduce's
-LEAST_GAIN = 0.05  # what a schedule has to take less than the native all-reduce
+LEAST_GAIN = 0.05  # what a way has to take less than the native all-reduce, or the one in use
 LIBRARY = "native"  # in a profile: the library's all-reduce
 TRIED_FOR = 1000
 """Operations of an epoch in which ways are tried. Where the coordinator hears nothing, since a
 firewall stops UDP, nothing is ever settled, and what is slow must not be tried for ever."""
-COMPARED = 48  # of so many operations one runs natively, so that it is known what that takes
+COMPARED = 48
+"""Of so many operations one runs natively, and one by any of the ways, so that it is known what
+they take by now."""
 TO_COMPARE = f"to compare: one in {COMPARED} runs natively where a schedule might be faster"
+TRYING_AGAIN = f"to compare: one in {COMPARED} runs by any of the ways that may be fastest on time"
 TRYING = "one of the ways that may be fastest on time, each of which is tried"
 FASTEST = "the fastest of the ways on time that were tried"
 NOT_FOUND = "natively, since it was not found out in time how it is fastest"
@@ -51,6 +58,11 @@ def is_to_compare(operation: int) -> bool:
     step of 8 buckets that is always the same bucket.
     """
     return _mixed(operation) % COMPARED == 0
+
+
+def is_tried_again(operation: int) -> bool:
+    """Whether an operation runs by any of the ways, though one of them is settled on."""
+    return _mixed(operation) % COMPARED == 1
 
 
 def tried(
@@ -84,10 +96,13 @@ def way_on_time(
 ) -> tuple[int, str]:
     """The candidate by which an operation runs, or NATIVE; and why. ``ways``: of :func:`tried`."""
     settled = dict(epoch.on_time).get(size_class(nbytes))
+    any_way = ways[_mixed(operation) // COMPARED % len(ways)]
     if settled is not None:
-        return (NATIVE, TO_COMPARE) if is_to_compare(operation) else (settled, FASTEST)
+        if is_to_compare(operation):
+            return NATIVE, TO_COMPARE
+        return (any_way, TRYING_AGAIN) if is_tried_again(operation) else (settled, FASTEST)
     if operation < epoch.first + TRIED_FOR:
-        return ways[_mixed(operation) // COMPARED % len(ways)], TRYING
+        return any_way, TRYING
     return NATIVE, NOT_FOUND
 
 
@@ -120,20 +135,17 @@ class OnTimeTimes:
                 for way in ways
                 if len(took_s.get(way, ())) >= ENOUGH
             }
-            if of_class not in table:
-                if len(medians_s) == len(ways):
-                    table[of_class] = _fastest(medians_s)
-            elif {NATIVE, table[of_class]} <= medians_s.keys():
-                native_s = medians_s[NATIVE]
-                if native_s < (1 - LEAST_GAIN) * medians_s[table[of_class]]:
-                    table[of_class] = NATIVE
+            in_use = table.get(of_class, NATIVE)
+            is_known = of_class in table or len(medians_s) == len(ways)
+            if is_known and in_use in medians_s:
+                table[of_class] = _fastest(medians_s, in_use)
         return tuple(sorted(table.items()))
 
 
-def _fastest(medians_s: Mapping[int, float]) -> int:
-    """The fastest way, or NATIVE if it does not gain enough."""
+def _fastest(medians_s: Mapping[int, float], in_use: int) -> int:
+    """The fastest way, or the one in use if that does not gain enough."""
     way = min(medians_s, key=lambda each: medians_s[each])
-    return way if medians_s[way] < (1 - LEAST_GAIN) * medians_s[NATIVE] else NATIVE
+    return way if medians_s[way] < (1 - LEAST_GAIN) * medians_s[in_use] else in_use
 
 
 def _mixed(operation: int) -> int:

@@ -162,6 +162,7 @@ class Job:
             "thread_time": lambda: 0.0 if world.current is None else world.current.ran_s,
             "unix_time": lambda: UNIX_S + world.now_s,
             "sleep": sleep,
+            "clock_name": lambda: "",
             "random_token": random_token,
             "prefixed": lambda prefix, store: store.under(prefix),
             "serve_store": self.stores.serve,

@@ -19,7 +19,14 @@ import msgspec
 import torch.distributed as dist
 
 from latecomer.runtime.host import host
-from latecomer.runtime.network.clock import Aligned, Alignment, Clock, Ping, Pong
+from latecomer.runtime.network.clock import (
+    REFERENCE,
+    Aligned,
+    Alignment,
+    Clock,
+    Ping,
+    Pong,
+)
 from latecomer.runtime.network.control_channel import ControlChannel
 from latecomer.runtime.network.protocol import ProtocolRunner
 from latecomer.runtime.network.store_exchange import StoreExchange
@@ -64,7 +71,8 @@ class NativeRecorder(OperationRecorder):
         store = PrefixStore(f"latecomer/native/{number}", store_of(None))
         group = StoreExchange(store, rank, dist.get_world_size(), wait_s)
         self._channel = ControlChannel(group.under("datagrams"))
-        self._clock = _Clock(Clock(rank), self._channel)
+        clock = Clock(rank, is_shared=self._channel.shares_clock(REFERENCE))
+        self._clock = _Clock(clock, self._channel)
         self._agreement = _Agreement(self, Agreement(rank), self._channel)
         self._alignment = Alignment(0.0, math.inf).finite
         self._overdue_s = overdue_s

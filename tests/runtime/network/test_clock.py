@@ -13,6 +13,7 @@ from latecomer.runtime.network.clock import (
     BURST,
     DRIFT,
     PERIOD_S,
+    ROUNDING_S,
     UNKNOWN_S,
     Aligned,
     Alignment,
@@ -39,9 +40,9 @@ def _answer(ping, at_s):
     return pong
 
 
-def _run(trips, offset_s, drift):
+def _run(trips, offset_s, drift, *, is_shared=False):
     """A clock after these pings; the time at the end, own clock; the true offset then."""
-    clock = Clock(1)
+    clock = Clock(1, is_shared=is_shared)
     now_s = 0.0
     delayed_pongs = []
 
@@ -71,6 +72,22 @@ def test_the_true_offset_is_within_the_uncertainty(trips, offset_s, drift):
     clock, now_s, truth_s = _run(trips, offset_s, drift)
     alignment = clock.alignment(now_s)
     assert abs(alignment.offset_s - truth_s) <= alignment.uncertainty_s + 1e-9
+
+
+@given(TRIPS, st.floats(-1e4, 1e4))
+def test_a_shared_clock_is_exact_unless_the_answers_prove_that_it_is_another(trips, offset_s):
+    shared, now_s, _ = _run(trips, 0.0, 0.0, is_shared=True)
+    if math.isfinite(shared.alignment(now_s).uncertainty_s):
+        assert shared.alignment(now_s) == Alignment(0.0, 0.0)
+
+    claimed, now_s, _ = _run(trips, offset_s, 0.0, is_shared=True)
+    other, _, _ = _run(trips, offset_s, 0.0)
+    is_disproved = claimed.alignment(now_s) == other.alignment(now_s)
+    assert is_disproved or abs(offset_s) <= 0.4 + ROUNDING_S  # the longest trip there and back
+
+
+def test_a_shared_clock_is_not_believed_before_the_first_answer():
+    assert Clock(1, is_shared=True).alignment(0.0).uncertainty_s == math.inf
 
 
 def test_the_shortest_trip_counts_and_ages():

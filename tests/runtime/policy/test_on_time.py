@@ -23,6 +23,7 @@ from latecomer.runtime.policy.cost_model import (
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.messages import NATIVE, Epoch
 from latecomer.runtime.policy.on_time import (
+    COMPARED,
     ENOUGH,
     FASTEST,
     KEPT,
@@ -30,8 +31,10 @@ from latecomer.runtime.policy.on_time import (
     NOT_FOUND,
     TRIED_FOR,
     TRYING,
+    TRYING_AGAIN,
     OnTimeTimes,
     is_to_compare,
+    is_tried_again,
     named,
     on_time_of,
     size_class,
@@ -79,7 +82,18 @@ def test_every_way_is_tried_about_as_often(first, nbytes):
 def test_what_is_settled_runs_but_for_comparisons(operation, nbytes):
     on_time = ((0, NATIVE), (size_class(nbytes), 7))
     way, _ = way_on_time(Epoch(1, 0, 0, on_time=on_time), operation, nbytes, WAYS)
-    assert way == (NATIVE if is_to_compare(operation) else 7)
+    assert way == (NATIVE if is_to_compare(operation) else 7) or is_tried_again(operation)
+
+
+def test_what_is_settled_is_compared_with_every_way():
+    operations = range(1, 100 * COMPARED)
+    settled = Epoch(1, 0, 0, on_time=((size_class(100), 7),))
+    again = [operation for operation in operations if is_tried_again(operation)]
+    assert 50 < len(again) < 150
+    assert not any(map(is_to_compare, again))
+    ways = [way_on_time(settled, operation, 100, WAYS) for operation in again]
+    assert {way for way, _ in ways} == {*WAYS}
+    assert {reason for _, reason in ways} == {TRYING_AGAIN}
 
 
 @given(st.integers(0, 10**6), st.integers(0, 2 * TRIED_FOR))
@@ -89,7 +103,7 @@ def test_what_is_not_settled_in_time_runs_natively(first, behind):
     assert way == NATIVE or behind < TRIED_FOR
 
 
-@given(st.lists(st.sampled_from(WAYS), max_size=60))
+@given(st.lists(st.sampled_from(WAYS), max_size=5 * ENOUGH))
 def test_nothing_is_settled_before_enough_is_known_of_each(ways):
     times = OnTimeTimes()
     for way in ways:
@@ -125,13 +139,15 @@ def test_the_fastest_is_settled_on(took_s, way):
     assert times.least_s(10**6, default_s=9.0) == 9.0
 
 
-def test_native_again_if_it_turns_out_to_be_faster():
+def test_another_way_if_it_turns_out_to_be_faster():
     table = ((size_class(100), 7),)
     still = _known(native=0.96, seven=1.0).settled(table, lambda of_class: WAYS)
-    again = _known(native=0.9, seven=1.0).settled(table, lambda of_class: WAYS)
-    unknown = _known(seven=1.0).settled(table, lambda of_class: WAYS)
+    native = _known(native=0.9, seven=1.0).settled(table, lambda of_class: WAYS)
+    other = _known(native=0.9, five=0.8, seven=1.0).settled(table, lambda of_class: WAYS)
+    unknown = _known(native=0.1).settled(table, lambda of_class: WAYS)
     assert still == unknown == table
-    assert again == ((size_class(100), NATIVE),)
+    assert native == ((size_class(100), NATIVE),)
+    assert other == ((size_class(100), 5),)
 
 
 @settings(max_examples=9, deadline=None)
@@ -147,7 +163,7 @@ def test_all_ranks_settle_on_the_fastest_way(mode, nbytes, lost, size, seed):
     network = Network(
         size,
         Options(mode),
-        250,
+        450,
         window=1,
         lost=lost,
         seed=seed,
@@ -166,8 +182,9 @@ def test_all_ranks_settle_on_the_fastest_way(mode, nbytes, lost, size, seed):
         times_s[each.candidate] = each.waiting_s * slower_ways.get(each.candidate, 1.0)
     tried_ways = policy_inputs.ways_on_time(size_class(nbytes))
     fastest = min(tried_ways, key=lambda way: times_s[way])
-    last = [each.candidate for each in decisions[0][200:]]
-    expected = [NATIVE if is_to_compare(number) else fastest for number in range(200, 250)]
+    numbers = [number for number in range(400, 450) if not is_tried_again(number)]
+    last = [decisions[0][number].candidate for number in numbers]
+    expected = [NATIVE if is_to_compare(number) else fastest for number in numbers]
     # a decision that is lost is seen in how long operations take, and reports are sent once
     assert last == expected or lost
 
@@ -197,6 +214,7 @@ def test_a_decision_says_why():
     first = Epoch(0, 0, 0)
     settled = Epoch(1, 0, 0, on_time=((of_class, RING),))
     compared = next(number for number in itertools.count() if is_to_compare(number))
+    again = next(number for number in itertools.count() if is_tried_again(number))
     other = compared + 1
 
     tries = {rules.waited_for(number, LARGE, first, "why", policy_inputs) for number in range(100)}
@@ -206,6 +224,8 @@ def test_a_decision_says_why():
     assert (by_ring.candidate, by_ring.reason) == (RING, f"why; {FASTEST}")
     native = rules.waited_for(compared, LARGE, settled, "why", policy_inputs)
     assert (native.candidate, native.reason) == (NATIVE, rules.TO_COMPARE)
+    tried_again = rules.waited_for(again, LARGE, settled, "why", policy_inputs)
+    assert tried_again.reason == f"why; {TRYING_AGAIN}"
     without = rules.waited_for(other, LARGE, settled, "why", inputs(8))
     assert (without.candidate, without.reason) == (NATIVE, "why")
 
