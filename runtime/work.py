@@ -127,9 +127,6 @@ class AllReduceWork:
         self.flat = self.tensor.detach().view(-1)
         self._done = host.Event()
         self._to_tell: deque[Callable[[LatecomerError | None], None]] = deque()
-        # torch orders the streams of a future of CUDA tensors, if it is told of their device
-        devices: list[Any] = [self.tensor.device] if self.tensor.device.type == "cuda" else []
-        self._base: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
 
     @property
     def nbytes(self) -> int:
@@ -171,10 +168,6 @@ class AllReduceWork:
                 self.before_done()
         finally:  # an exception there must leave nobody waiting
             self._done.set()
-            # The future is completed with a value even on failure and raises in `future`'s
-            # callback: torch loses the type of an exception set on a future of a DDP hook, and
-            # DDP crashes on one set on a future of a process group.
-            self._base.set_result(None)
             self._tell()
 
     def then(self, call: Callable[[LatecomerError | None], None]) -> None:
@@ -225,9 +218,16 @@ class AllReduceWork:
             tensor = self.wait()
             return [tensor] if as_list else tensor
 
-        if self.on_stream is None or self.is_done:
-            return self._base.then(result)
-        return self.on_stream().then(result)
+        if self.on_stream is not None and not self.is_done:
+            return self.on_stream().then(result)
+        # torch orders the streams of a future of CUDA tensors, if it is told of their device
+        devices: list[Any] = [self.tensor.device] if self.tensor.device.type == "cuda" else []
+        over: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
+        # It is completed with a value even on failure and raises in the callback: torch loses the
+        # type of an exception set on a future of a DDP hook, and DDP crashes on one set on a future
+        # of a process group.
+        self.then(lambda error: over.set_result(None))
+        return over.then(result)
 
 
 class PendingWork(Work):
