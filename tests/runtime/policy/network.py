@@ -99,6 +99,7 @@ class Network:
         self.faults = []
         self.now_s = 0.0
         self.heard = Counter()  # messages about operations, by rank
+        self.at_once = Counter()  # operations that were decided as a rank came to them, by rank
         self._events = []  # a heap of (when, count, rank, action, its arguments)
         self._count = itertools.count()
         self._woken = [math.inf] * n
@@ -186,7 +187,13 @@ class Network:
         nbytes = self.nbytes(rank, number)
         if number >= self.made_at.get(rank, 0):
             self.agents[rank].made = -1
-        self.agents[rank].arrive(number, nbytes, "float32", self._clock(rank))
+        agent = self.agents[rank]
+        decision = agent.decide_at_once(number, nbytes, "float32", self._clock(rank))
+        if decision is not None:
+            self.at_once[rank] += 1
+            self._decided(rank, number, decision)
+        else:
+            agent.arrive(number, nbytes, "float32", self._clock(rank))
         self._post(rank)
         self._next(rank)
 

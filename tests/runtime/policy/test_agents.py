@@ -146,6 +146,19 @@ def test_small_buffers_are_native_without_a_word():
     assert set(network.sent) == {"Ping", "Pong"}
 
 
+@pytest.mark.parametrize("mode", ["native", "eager", "auto"])
+def test_what_nobody_has_to_be_told_of_at_once_is_decided_as_a_rank_comes_to_it(mode):
+    network = Network(4, Options(mode), 200)
+    network.lateness = lambda *_: 0.01
+    network.run()
+    coordinator = network.agents[0].inputs
+    least = {"native": 200, "eager": 0, "auto": 100}[mode]
+    most = {"native": 200, "eager": 0, "auto": 190}[mode]  # a report goes with some of them
+    assert all(least <= network.at_once[rank] <= most for rank in range(4))
+    assert all(own == network.decisions[0] for own in network.decisions)
+    assert coordinator.history.added > 150 or mode == "native"  # they are told of all the same
+
+
 def test_auto_falls_silent_without_a_straggler_and_asks_again_when_there_is_one():
     network = Network(8, Options("auto"), 150, window=1, lost=0.05)
     network.lateness = lambda rank, operation: 0.5 * (rank == 3 and operation >= 100)
