@@ -1,7 +1,7 @@
 """All-reduces of ranks that come together: the backend without any option beside Gloo.
 
     python -m bench.on_time [--ranks 2 4 8] [--sizes 4KiB 64KiB 1MiB 4MiB 16MiB 64MiB]
-                            [--repeats 15] [--lab 200] [--json]
+                            [--repeats 15] [--lab 200 [--ranks-per-host 4]] [--json]
 
 Loopback or, with ``--lab``, hosts of ``bench.lab`` with ports of so many Mbit/s. Both groups are in
 the same processes, and take turns (A B A B); each row is the median time from the last rank's
@@ -86,8 +86,11 @@ def rows(options: argparse.Namespace, ranks: int) -> Iterator[dict[str, Any]]:
             else:
                 print(f"[{rank}] {text}", file=sys.stderr, flush=True)
 
-        with Lab(Network(hosts=ranks, rate_mbit=options.lab)) as lab:
-            lab.run([sys.executable, *module], timeout_s=LIMIT_S, on_line=take).check()
+        per_host = options.ranks_per_host
+        with Lab(Network(hosts=ranks // per_host, rate_mbit=options.lab)) as lab:
+            argv = [sys.executable, *module]
+            job = lab.run(argv, ranks_per_host=per_host, timeout_s=LIMIT_S, on_line=take)
+            job.check()
         yield from found
         return
 
@@ -112,12 +115,17 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="SIZE")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--lab", type=float, default=0.0, metavar="MBIT", help="a port of the lab")
+    parser.add_argument("--ranks-per-host", type=int, default=1, help="on each host of the lab")
     parser.add_argument("--json", action="store_true", help="a row of JSON a line")
     parser.add_argument("--rank-side", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank_side:
         rank_side(options)
         return
+    if any(ranks % options.ranks_per_host for ranks in options.ranks):
+        parser.error("--ranks must be multiples of --ranks-per-host")
+    if options.ranks_per_host > 1 and not options.lab:
+        parser.error("--ranks-per-host is for --lab: on loopback all ranks share one host")
 
     ratios = []
     if not options.json:

@@ -54,10 +54,17 @@ def ring(n: int) -> Schedule:
     )
 
 
-def rhd(n: int) -> Schedule:
+def rhd(n: int, *, nearest_first: bool = False) -> Schedule:
     """2 log2(p) rounds on p chunks for p the greatest power of two <= n, two more if n > p.
 
     The ports are the smallest incast that lets a whole half travel in one round.
+
+    Args:
+        n: ranks.
+        nearest_first: neighbours exchange the first halves, which are half of all bytes, and ranks
+            that are p/2 apart the smallest parts (in the paper: distance doubling). So where the
+            ranks of a machine have consecutive numbers most bytes stay inside. Default: the other
+            way round.
 
     Raises:
         ArgumentError: ``n`` is not in 2..1024.
@@ -70,19 +77,28 @@ def rhd(n: int) -> Schedule:
     """
     require_ranks(n)
     p = 1 << (n.bit_length() - 1)
-    distances = [1 << bit for bit in reversed(range(p.bit_length() - 1))]
+    distances = [1 << bit for bit in range(p.bit_length() - 1)]
+    if not nearest_first:
+        distances.reverse()
 
     def blocks(distance: int, op: Op) -> Round:
-        """Rank r deals with the chunks that agree with r above ``distance``; it sends its
-        partner's half of them (halving) or its own half (doubling).
+        """Rank r deals with the chunks that it has not halved away so far; it sends its partner's
+        half of them (halving) or its own half (doubling).
         """
         half = distance if op == "reduce" else 0
         return tuple(
-            Transfer(r, r ^ distance, first + offset, op)
+            Transfer(r, r ^ distance, chunk, op)
             for r in range(p)
-            for first in [(r ^ half) // distance * distance]
-            for offset in range(distance)
+            for chunk in kept(r ^ half, distance)
         )
+
+    def kept(rank: int, distance: int) -> range:
+        """The chunks of a rank when it has halved up to this distance: those that agree with it
+        in all bits that were looked at."""
+        if nearest_first:
+            return range(rank % (2 * distance), p, 2 * distance)
+        first = rank // distance * distance
+        return range(first, first + distance)
 
     halving = [blocks(distance, "reduce") for distance in distances]
     doubling = [blocks(distance, "copy") for distance in reversed(distances)]

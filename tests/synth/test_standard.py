@@ -54,6 +54,39 @@ def test_as_the_literature_says(n: int) -> None:
     assert completion_cost(rhd) == Cost(rhd.rounds, Fraction(2 * (p - 1), p) + 2 * folding)
 
 
+@pytest.mark.parametrize("n", range(2, 18))
+def test_halving_and_doubling_with_the_nearest_first_costs_the_same(n: int) -> None:
+    farthest_first = synth.rhd(n)
+    nearest_first = synth.rhd(n, nearest_first=True)
+    report = check(nearest_first)
+    assert report.verdict is Verdict.PROVED
+    assert report.results["same_bits"].verdict is Verdict.PROVED
+    assert nearest_first.ports == farthest_first.ports
+    assert completion_cost(nearest_first) == completion_cost(farthest_first)
+
+
+def _between_machines(schedule, ranks_per_machine: int) -> int:
+    """Chunks that go from one machine to another."""
+    return sum(
+        transfer.src // ranks_per_machine != transfer.dst // ranks_per_machine
+        for phase in schedule.phases
+        for transfers in phase.rounds
+        for transfer in transfers
+    )
+
+
+@pytest.mark.parametrize(("n", "ranks_per_machine"), [(8, 4), (16, 4), (16, 2), (32, 8)])
+def test_with_the_nearest_first_most_bytes_stay_inside_machines(n, ranks_per_machine) -> None:
+    machines = n // ranks_per_machine
+    # every rank exchanges its share of its machine's sums with the others, there and back
+    assert _between_machines(synth.rhd(n, nearest_first=True), ranks_per_machine) == (
+        n * 2 * (machines - 1)
+    )
+    assert _between_machines(synth.rhd(n), ranks_per_machine) == (
+        n * 2 * (machines - 1) * ranks_per_machine
+    )
+
+
 def test_public_names() -> None:
     assert synth.__all__ == sorted(synth.__all__)
     assert all(callable(getattr(synth, name)) for name in synth.__all__)
