@@ -276,7 +276,9 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         took_s = end_s - begins_s
         native = decision.candidate == NATIVE
         if not decision.late:
-            self.inputs.on_time.add(nbytes, decision.candidate, took_s)
+            # With its wait for operations before it: these may go on beside it, or end after it.
+            # Which way they ran was random, too, so no way of this one had more of it.
+            self.inputs.on_time.add(nbytes, decision.candidate, end_s - last_s)
             if not native:
                 return  # what schedules take after a late rank's arrival has another error
 

@@ -114,7 +114,7 @@ class OnTimeTimes:
         self._took_s: dict[int, dict[int, deque[float]]] = {}
 
     def add(self, nbytes: int, candidate: int, took_s: float) -> None:
-        """One operation, from the last arrival (or the end of the one before) to its end."""
+        """One operation, from the last arrival to the last result."""
         ways = self._took_s.setdefault(size_class(nbytes), {})
         ways.setdefault(candidate, deque(maxlen=KEPT)).append(took_s)
         self.added += 1
