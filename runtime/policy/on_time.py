@@ -13,7 +13,7 @@ on is part of the next epoch, so all ranks change over at the same operation; an
 where another way turns out to be faster. No operation waits for any of it.
 
 Where processors are busy the same way takes half or twice its time from one operation to the next,
-so few of them say little: with 6 of each, two jobs of five settled on a way that was slower.
+so few of them would say little.
 """
 
 from __future__ import annotations

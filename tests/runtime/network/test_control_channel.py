@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import queue
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +19,7 @@ import msgspec
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
+from latecomer.runtime.host import clock_name, host
 from latecomer.runtime.network.control_channel import HEADER, MAX_PAYLOAD, ControlChannel
 from latecomer.runtime.network.control_loop import ControlLoop
 from latecomer.runtime.network.protocol import Protocol, ProtocolRunner
@@ -65,6 +68,30 @@ def test_hosts_from_which_nothing_has_come_are_known(ends):
     ends[1].send(0, "x", b"")
     assert came.wait(10)
     assert ends[0].never_heard() == [2]
+
+
+@pytest.mark.parametrize(
+    ("names", "are_shared"),
+    [(["boot/1"] * 3, True), (["boot/1", "boot/2", "boot/3"], False), ([""] * 3, False)],
+)
+def test_ranks_share_a_clock_if_its_name_is_the_same_and_known(names, are_shared, monkeypatch):
+    left = iter(names)
+    monkeypatch.setattr(host, "clock_name", lambda: next(left))
+    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=10))
+    groups = [StoreExchange(store.clone(), rank, 3, 10) for rank in range(3)]
+    with ThreadPoolExecutor() as pool:
+        channels = list(pool.map(ControlChannel, groups))
+    try:
+        assert [channel.shares_clock(0) for channel in channels[1:]] == [are_shared] * 2
+    finally:
+        for channel in channels:
+            channel.close()
+
+
+def test_processes_of_one_machine_name_the_same_clock():
+    show = "from latecomer.runtime.host import clock_name; print(clock_name())"
+    of_another = subprocess.check_output([sys.executable, "-c", show], text=True, timeout=60)
+    assert of_another.strip() == clock_name()
 
 
 def test_a_handler_that_fails_is_not_the_end(ends, caplog):
