@@ -269,7 +269,7 @@ class OptiReduceEngine:
         work = bucket.work
         stages = bucket.stages
         done_s = host.monotonic()
-        nbytes = work.flat.numel() * work.flat.element_size()
+        nbytes = work.nbytes
         self.sync_point.took(nbytes, max(stages[0].reached_s, stages[1].reached_s / 2))
         self.source.ended(work, stages, done_s)
         if error := self.loss_stats.ended(bucket, self._loop.protocol, done_s - work.arrived_s):

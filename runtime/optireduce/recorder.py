@@ -12,16 +12,8 @@ from collections.abc import Sequence
 import msgspec
 
 from latecomer.runtime.host import host
-from latecomer.runtime.network.clock import (
-    REFERENCE,
-    Aligned,
-    Alignment,
-    Clock,
-    Ping,
-    Pong,
-)
+from latecomer.runtime.network.aligned_clock import AlignedClock
 from latecomer.runtime.network.control_channel import ControlChannel
-from latecomer.runtime.network.protocol import ProtocolRunner
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.optireduce.loss import LossStats, StepRecord
 from latecomer.runtime.optireduce.udp.reassembly import End, StageReceiver
@@ -39,32 +31,11 @@ REASONS = {
 }
 
 
-class _Clock(ProtocolRunner[Ping | Pong, Aligned]):
-    """Aligns this rank's clock while it is told to; answers always."""
-
-    def __init__(self, channel: ControlChannel) -> None:
-        is_shared = channel.shares_clock(REFERENCE)
-        self._clock = Clock(channel.rank, asks=False, is_shared=is_shared)
-        self._aligned = host.Event()
-        super().__init__(self._clock, channel, "clock", Ping | Pong)
-
-    def ask(self, asks: bool) -> None:
-        """Begin, and wait a little for the first answer; or end."""
-        self.run(lambda now_s: setattr(self._clock, "asks", asks))
-        self._aligned.wait(ALIGN_S if asks else 0.0)
-
-    def alignment(self) -> Alignment:
-        return self.run(self._clock.alignment).finite
-
-    def handle_event(self, event: Aligned) -> None:
-        self._aligned.set()
-
-
 class EngineRecorder(OperationRecorder):
     """An engine's: with stages and steps; ``channel`` carries the pings that align the clock."""
 
     def __init__(self, group: StoreExchange, channel: ControlChannel, losses: LossStats) -> None:
-        self._clock = _Clock(channel)
+        self._clock = AlignedClock(channel, asks=False)
         self._losses = losses
         self._began_s = 0.0
         self._watched = False
@@ -79,6 +50,7 @@ class EngineRecorder(OperationRecorder):
     def begin(self, rounds: range) -> None:
         """As for all recorders; there are no rounds, and stages are always remembered."""
         self._clock.ask(True)
+        self._clock.wait(ALIGN_S)
         super().begin(rounds)
         self._stages.clear()
         self._began_s = host.monotonic()

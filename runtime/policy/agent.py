@@ -221,7 +221,7 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
                 decision = self._decide_in(epoch, operation, nbytes)
                 message = Arrive(
                     arrivals=(arrival,),
-                    asks=not (epoch.quiet or self._useless(nbytes)),
+                    asks=self._asks(epoch, nbytes),
                     consumed=min(self._consumed, operation),
                     made=self.made,
                     to=epoch.coordinator,
@@ -281,11 +281,8 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         epoch = self.epochs.bind(operation)
         if epoch is None or not self._head.can_wait(now_s):
             return None
-        if not (epoch.quiet or self._useless(nbytes)):
-            return None
-
         decision = self._decide_in(epoch, operation, nbytes)
-        if decision is None:
+        if decision is None or self._asks(epoch, nbytes):
             return None
         self._head.add_report(self._arrival(operation, buffer, now_s))
         if epoch.coordinator == self.rank:
@@ -296,6 +293,10 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         """This rank's own, now."""
         stamp = bytearray(struct.pack("<d", self._aligned(now_s, now_s)))
         return Arrival(operation, buffer, stamp, {})
+
+    def _asks(self, epoch: Epoch, nbytes: int) -> bool:
+        """Whether ranks ask about an operation of an epoch, and do not only report it."""
+        return not (epoch.quiet or self._useless(nbytes))
 
     def _why_useless(self, nbytes: int) -> str:
         """Why nothing is gained by a decision of the coordinator's; empty if something may be."""

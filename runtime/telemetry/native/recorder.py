@@ -19,14 +19,8 @@ import msgspec
 import torch.distributed as dist
 
 from latecomer.runtime.host import host
-from latecomer.runtime.network.clock import (
-    REFERENCE,
-    Aligned,
-    Alignment,
-    Clock,
-    Ping,
-    Pong,
-)
+from latecomer.runtime.network.aligned_clock import AlignedClock
+from latecomer.runtime.network.clock import Alignment
 from latecomer.runtime.network.control_channel import ControlChannel
 from latecomer.runtime.network.protocol import ProtocolRunner
 from latecomer.runtime.network.store_exchange import StoreExchange
@@ -71,8 +65,7 @@ class NativeRecorder(OperationRecorder):
         store = PrefixStore(f"latecomer/native/{number}", store_of(None))
         group = StoreExchange(store, rank, dist.get_world_size(), wait_s)
         self._channel = ControlChannel(group.under("datagrams"))
-        clock = Clock(rank, is_shared=self._channel.shares_clock(REFERENCE))
-        self._clock = _Clock(clock, self._channel)
+        self._clock = AlignedClock(self._channel)
         self._agreement = _Agreement(self, Agreement(rank), self._channel)
         self._alignment = Alignment(0.0, math.inf).finite
         self._overdue_s = overdue_s
@@ -95,7 +88,7 @@ class NativeRecorder(OperationRecorder):
     def begin(self, rounds: range) -> None:
         """Watch from now on; rounds are not seen."""
         super().begin(rounds)
-        self._clock.aligned.wait(ALIGN_S)
+        self._clock.wait(ALIGN_S)
         self._align()
         self._hooks.begin()
         self._periodic.start()
@@ -246,23 +239,6 @@ class NativeRecorder(OperationRecorder):
             path = write_dump(self._directory, self.group.rank, self._hooks.groups)
             where = f"; `latecomer explain {path.parent}` says why"
         logger.warning("rank %d: watch: %s%s", self.group.rank, text, where)
-
-
-class _Clock(ProtocolRunner[Ping | Pong, Aligned]):
-    """This rank's clock, against rank 0's."""
-
-    def __init__(self, clock: Clock, channel: ControlChannel) -> None:
-        self._of = clock
-        self.aligned = host.Event()
-        super().__init__(clock, channel, "clock", Ping | Pong)
-
-    def handle_event(self, event: Aligned) -> None:
-        """It is known."""
-        self.aligned.set()
-
-    def alignment(self) -> Alignment:
-        """As it is now, with a finite uncertainty."""
-        return self.run(self._of.alignment).finite
 
 
 class _Agreement(ProtocolRunner[Claims, Disagreement]):
