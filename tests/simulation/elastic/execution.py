@@ -422,10 +422,12 @@ def _may_end(execution: Execution, process: int, failure: RankFailure) -> bool:
         return True  # a part that is no quorum gives up
     if faults and not comes_from_outside and not told.was_in:
         return True  # nobody has begun: a job whose start fails is started again
-    if comes_from_outside and any(isinstance(fault, LoseStore) for fault in faults):
+    # who stood still may have been left behind, and not get to know it
+    may_be_outside = comes_from_outside or _was_still(execution, process)
+    if may_be_outside and any(isinstance(fault, LoseStore) for fault in faults):
         return True
     others = [other for other in execution.told if other not in (process, *execution.killed_s)]
-    if comes_from_outside and all(execution.outcomes[other].is_over for other in others):
+    if may_be_outside and all(execution.outcomes[other].is_over for other in others):
         return True  # there is no group any more
     is_undecided = any(text in str(failure) for text in NO_OUTCOME)
     return is_undecided and _lacks_quorum(execution)
