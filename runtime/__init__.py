@@ -54,7 +54,7 @@ if TYPE_CHECKING or not _is_command():
     from latecomer.runtime.explain.serving import serve_dumps
     from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
     from latecomer.runtime.telemetry.session import Watch, watch
-    from latecomer.runtime.work import AllReduceWork as Operation
+    from latecomer.runtime.work import CollectiveWork as Operation
     from latecomer.runtime.work import Observer
 else:
     _HOMES = {
@@ -75,7 +75,7 @@ else:
         if name == "ddp":
             return importlib.import_module("latecomer.runtime.ddp")
         if name == "Operation":
-            return importlib.import_module("latecomer.runtime.work").AllReduceWork
+            return importlib.import_module("latecomer.runtime.work").CollectiveWork
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(importlib.import_module(_HOMES[name]), name)

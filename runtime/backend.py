@@ -9,11 +9,13 @@
 Every other collective runs through Gloo (CPU) or NCCL (CUDA). An ``all_reduce`` goes by the mode or
 schedule when the operation is SUM or AVG of one tensor of a dtype that can be carried, and the
 group has as many ranks as the schedule (a mode makes its own); what goes elsewhere is counted in
-``paths`` of the group and reported once per reason in the log ``latecomer``.
+``paths`` of the group and reported once per reason in the log ``latecomer``. In modes that find out
+what is fastest reduce-scatters and all-gathers of one CPU tensor go by it, too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -29,9 +31,11 @@ from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.optireduce.engine import OptiReduceEngine
 from latecomer.runtime.optireduce.hadamard import FLOATS
 from latecomer.runtime.optireduce.options import Options
+from latecomer.runtime.policy.candidates import MOST_RANKS_SEARCHED
 from latecomer.runtime.policy.cost_model import Profile
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
-from latecomer.runtime.policy.options import Chosen
+from latecomer.runtime.policy.options import LEARNING, Chosen
+from latecomer.runtime.process_group import reductions
 from latecomer.runtime.process_group.collectives import Collectives
 from latecomer.runtime.process_group.forwarding import BACKEND, ForwardingGroup
 from latecomer.runtime.process_group.starting import AllReduceEngine
@@ -43,9 +47,12 @@ from latecomer.runtime.torch_versions import (
     RECONFIGURES,
     PrefixStore,
     Store,
+    Work,
     allow_monitored_barrier,
 )
+from latecomer.runtime.work import CollectiveWork, PendingWork
 from latecomer.verify.errors import ArgumentError
+from latecomer.verify.halves import Half
 
 __all__ = ["BACKEND", "LatecomerGroup"]
 
@@ -57,7 +64,10 @@ class ModeCollectives(Collectives):
 
     def __init__(self, group: StoreExchange, chosen: Chosen) -> None:
         super().__init__(group, chosen)
-        self.path = f"mode {chosen.options.mode}"
+        options = chosen.options
+        self.path = f"mode {options.mode}"
+        learns = options.mode in LEARNING and self.size <= MOST_RANKS_SEARCHED
+        self._runs_halves = learns and options.bits != "same"
 
     def unfit(self, device: torch.device) -> str:
         """A mode takes late ranks that are in the group."""
@@ -83,6 +93,35 @@ class ModeCollectives(Collectives):
         if self.chosen.options.bits == "same":
             return _same_bits(dispatcher, dispatcher.executor.watchdog, group, device)
         return dispatcher
+
+    def half(self, half: Half, args: Sequence[Any], kwargs: dict[str, Any]) -> Work | None:
+        """By what is fastest for ranks that are all on time."""
+        if not self._runs_halves or len(args) < 2:
+            return None
+        tensor, given = args[:2]
+        operation = "SUM"
+        if half == "reduce_scatter":
+            operation = reductions.name(reductions.operation(args[2:], kwargs))
+        reason = self._why_native(tensor, given, operation)
+        self.count(half, reason)
+        if reason:
+            return None
+
+        def submit(engine: AllReduceDispatcher) -> CollectiveWork:
+            if half == "all_gather":
+                return engine.all_gather(tensor, given)
+            return engine.reduce_scatter(tensor, given, average=operation == "AVG")
+
+        return PendingWork(self.starting(tensor.device).start(tensor, submit))
+
+    def _why_native(self, tensor: torch.Tensor, given: torch.Tensor, operation: str) -> str:
+        """Why it does not go our way; empty if it does."""
+        if tensor.device.type != "cpu" or given.device.type != "cpu":
+            return f"device {tensor.device.type}"
+        small, large = sorted([tensor.numel(), given.numel()])
+        if tensor.dtype != given.dtype or large != self.size * small:
+            return "tensors that do not fit"  # torch raises for them
+        return self.reason(tensor, operation) or self.reason(given, operation)
 
     def among(self, group: StoreExchange) -> ModeCollectives:
         """The profile that was measured is kept."""

@@ -52,7 +52,7 @@ from latecomer.runtime.samebits.repetition import NativeRepetition, Repetition, 
 from latecomer.runtime.samebits.summing import SameBits
 from latecomer.runtime.telemetry.session import watch_by_environment
 from latecomer.runtime.torch_versions import GradBucket, PrefixStore, Store, hooks_of, store_of
-from latecomer.runtime.work import AllReduceWork, Observer
+from latecomer.runtime.work import CollectiveWork, Observer
 from latecomer.verify.errors import ArgumentError
 
 _numbers = itertools.count()  # all ranks count alike: it names the connections
@@ -153,7 +153,7 @@ class Attachment(WithBitsLog):
         """Whether DDP's own all-reduce runs, since a schedule is switched off or this is closed."""
         return self.is_closed or (self._is_off and isinstance(self.engine, Executor))
 
-    def submit(self, bucket: GradBucket) -> AllReduceWork:
+    def submit(self, bucket: GradBucket) -> CollectiveWork:
         """Start the average of a bucket (the hook calls it)."""
         if self._same_bits is None:
             work = self.engine.submit(bucket.buffer(), average=True)

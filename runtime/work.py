@@ -1,4 +1,4 @@
-"""An AllReduce in flight: the tensors it takes, its handle down to the bytes, who may watch it."""
+"""A collective in flight: the tensors it takes, its handle down to the bytes, who may watch it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
+from latecomer.runtime.collective import ALL_REDUCE, Collective
 from latecomer.runtime.host import host, monotonic_now
 from latecomer.runtime.torch_versions import Work
 from latecomer.verify.errors import LatecomerError, TensorError
@@ -106,12 +107,15 @@ class RankProgram:
 
 
 @dataclass(eq=False, repr=False)
-class AllReduceWork:
-    """A tensor that is being reduced; its caller waits for it, or takes a future of it."""
+class CollectiveWork:
+    """A collective under way; its caller waits for it, or takes a future of it.
+
+    ``flat`` is the buffer that it runs on, in place, of all ranks alike.
+    """
 
     number: int  # operations count from 0 on every rank, in the same order
     tensor: torch.Tensor  # the caller's, which holds the result in the end
-    average: bool  # every rank divides by the number of ranks before the sum
+    average: bool = False  # every rank divides by the number of ranks before the sum
     arrived_s: float = field(default_factory=monotonic_now)  # when it was submitted
     done_s: float = 0.0  # when it was done
     error: LatecomerError | None = None  # why it failed, if it did
@@ -123,32 +127,45 @@ class AllReduceWork:
     by: str = ""  # on a device: kernel, transfers or library; why not the kernel
     before_done: Callable[[], None] | None = None  # called with the result, before who waits
 
+    collective: ClassVar[Collective]
+    flat: torch.Tensor = field(init=False)
+
     def __post_init__(self) -> None:
         self.flat = self.tensor.detach().view(-1)
         self._done = host.Event()
         self._to_tell: deque[Callable[[LatecomerError | None], None]] = deque()
 
+    def begin(self) -> None:
+        """See to it that ``flat`` is what a schedule begins with."""
+
+    def finish(self) -> None:
+        """See to it that ``tensor`` has what a schedule has made of ``flat``."""
+
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensor."""
+        """Bytes of the buffer."""
         return self.flat.nbytes
 
     @property
     def kind(self) -> str:
-        """What ranks that sum must have in common besides the number of bytes."""
+        """What ranks must have in common besides the collective and the number of bytes."""
         dtype = str(self.flat.dtype)
         return f"{dtype}, averaged" if self.average else dtype
 
     @property
+    def what(self) -> str:
+        """What is done with the buffers, in a word or two."""
+        return "average" if self.average else "sum"
+
+    @property
     def description(self) -> str:
         """What all ranks must agree on."""
-        how = "average" if self.average else "sum"
         dtype = str(self.flat.dtype).removeprefix("torch.")
         by = ""
         if self.key is not None:
             schedule, late = self.key
             by = f" by schedule {schedule}, late {list(late)}"
-        return f"operation {self.number}: {how} of {self.flat.numel()} x {dtype}{by}"
+        return f"operation {self.number}: {self.what} of {self.flat.numel()} x {dtype}{by}"
 
     def chunk(self, number: int) -> torch.Tensor:
         """The elements of one chunk (a view; empty where the tensor is too small)."""
@@ -230,15 +247,74 @@ class AllReduceWork:
         return over.then(result)
 
 
-class PendingWork(Work):
-    """An all-reduce as torch wants to see it."""
+class AllReduceWork(CollectiveWork):
+    """A tensor that is being reduced, in place."""
 
-    def __init__(self, work: AllReduceWork) -> None:
+    collective = ALL_REDUCE
+
+
+@dataclass(eq=False, repr=False)
+class ReduceScatterWork(CollectiveWork):
+    """A tensor of which each rank gets the sum of its part; ``given`` stays as it is."""
+
+    collective = "reduce_scatter"
+
+    given: torch.Tensor = field(kw_only=True)  # as many parts as there are ranks
+    rank: int = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.flat = self.given.detach().view(-1)
+
+    def begin(self) -> None:
+        """Sum in a copy: partial sums of all parts pass through it."""
+        self.flat = self.flat.clone()
+
+    def finish(self) -> None:
+        """Hand over this rank's part, and let go of the copy."""
+        part = self.tensor.detach().view(-1)
+        first = self.rank * part.numel()
+        part.copy_(self.flat[first : first + part.numel()])
+        self.flat = self.given.detach().view(-1)
+
+    @property
+    def what(self) -> str:
+        """As in the base class."""
+        return f"reduce_scatter ({super().what})"
+
+
+@dataclass(eq=False, repr=False)
+class AllGatherWork(CollectiveWork):
+    """A tensor that gets the parts of all ranks; this rank's is ``given``, which may lie in it."""
+
+    collective = "all_gather"
+
+    given: torch.Tensor = field(kw_only=True)
+    rank: int = field(kw_only=True)
+
+    def begin(self) -> None:
+        """Put this rank's part in its place."""
+        part = self.given.detach().view(-1)
+        first = self.rank * part.numel()
+        place = self.flat[first : first + part.numel()]
+        if place.data_ptr() != part.data_ptr():
+            place.copy_(part)
+
+    @property
+    def what(self) -> str:
+        """As in the base class."""
+        return self.collective
+
+
+class PendingWork(Work):
+    """A collective as torch wants to see it."""
+
+    def __init__(self, work: CollectiveWork) -> None:
         super().__init__()
         self._work = work
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """As :meth:`AllReduceWork.wait`."""
+        """As :meth:`CollectiveWork.wait`."""
         self._work.wait(timeout)
         return True
 
@@ -290,5 +366,5 @@ class Observer:
     def step_ends(self, operation: int, phase: str, round: int) -> None:
         """What was received in this round is in place, what was sent is on its way."""
 
-    def done(self, operation: AllReduceWork) -> None:
+    def done(self, operation: CollectiveWork) -> None:
         """An operation is complete (or has failed: see ``operation.error``)."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from msgspec.structs import replace
+
 from latecomer.synth.arrivals.generate import search
 from latecomer.synth.cost import (
     Cost,
@@ -20,12 +22,13 @@ from latecomer.synth.cost import (
     straggler_cost,
     waiting_cost,
 )
-from latecomer.synth.standard import direct, doubling, rhd, ring
+from latecomer.synth.standard import circulant, direct, doubling, rhd, ring
 from latecomer.synth.straggler.generate import generate
 from latecomer.synth.twolevel.cost import level_costs
 from latecomer.synth.twolevel.machine import Machine
 from latecomer.synth.twolevel.search import two_level
-from latecomer.verify.core.schedule import Schedule
+from latecomer.verify.core.schedule import Phase, Schedule, Transfer
+from latecomer.verify.halves import Half
 
 CHUNKS = (1, 2, 4)  # chunks per helper of the balanced schedules for one late rank
 CHUNKS_OF_MORE = 2  # chunks per rank on time of the schedules for several late ranks
@@ -60,9 +63,41 @@ def _together(n: int, late: int) -> Schedule:
 def on_time_schedules(n: int) -> Iterator[tuple[str, Schedule]]:
     """By name, those for ranks that are all on time: with few rounds, few bytes, or both."""
     yield "ring", ring(n)
-    yield "halving and doubling", rhd(n, nearest_first=True)  # torchrun numbers by machines
+    yield _few_rounds(n)
     yield "doubling", doubling(n)
     yield "direct", direct(n)
+
+
+def halves(n: int) -> Iterator[tuple[str, Half, Schedule]]:
+    """By name and collective, halves of those: what a reduce-scatter or an all-gather goes by.
+
+    Between two ranks all are the same.
+    """
+    for name, schedule in (("ring", ring(n)), _few_rounds(n), ("direct", direct(n))):
+        if n == 2 and name != "direct":
+            continue
+        scatter, gather = schedule.phases
+        if name == "ring":  # there the chunk before is the one that a rank ends with
+            scatter = _next_chunks(scatter, n)
+            gather = _next_chunks(gather, n)
+        yield name, "reduce_scatter", replace(schedule, phases=(scatter,))
+        yield name, "all_gather", replace(schedule, phases=(gather,))
+
+
+def _few_rounds(n: int) -> tuple[str, Schedule]:
+    """The one with few rounds and few bytes, and its name."""
+    if n & (n - 1):
+        return "circulant", circulant(n)
+    return "halving and doubling", rhd(n, nearest_first=True)  # torchrun numbers by machines
+
+
+def _next_chunks(phase: Phase, n: int) -> Phase:
+    """The same with each chunk of ``n`` in the place of the one after it."""
+    rounds = [
+        tuple(Transfer(each.src, each.dst, (each.chunk - 1) % n, each.op) for each in transfers)
+        for transfers in phase.rounds
+    ]
+    return Phase(phase.name, phase.absent, tuple(rounds))
 
 
 def costs(schedule: Schedule) -> tuple[Cost, Cost]:

@@ -15,7 +15,7 @@ from latecomer.synth.commands.generate import generate
 from latecomer.synth.commands.nodes import nodes
 from latecomer.synth.commands.pipeline.command import pipeline
 from latecomer.synth.commands.program import program
-from latecomer.synth.commands.standard import direct, doubling, rhd, ring, tree
+from latecomer.synth.commands.standard import circulant, direct, doubling, rhd, ring, tree
 from latecomer.synth.commands.straggler import straggler
 from latecomer.synth.commands.table import table
 from latecomer.synth.commands.transpose import transpose
@@ -38,6 +38,7 @@ COMMANDS = (
     tree,
     doubling,
     direct,
+    circulant,
     transpose,
     pipeline,
     program,

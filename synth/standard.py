@@ -1,10 +1,11 @@
 """The standard AllReduce schedules for ranks that are all on time, to compare with and to use.
 
-    ring     ReduceScatter and AllGather around a ring (Patarasuk and Yuan, 2009)
-    rhd      recursive halving, then recursive doubling (Thakur, Rabenseifner and Gropp, 2005)
-    doubling recursive doubling of the whole buffer as one chunk (the same paper)
-    tree     up a binomial tree and down again, the whole buffer as one chunk (the same paper)
-    direct   every shard straight to its owner, every result straight to everybody: two rounds
+    ring       ReduceScatter and AllGather around a ring (Patarasuk and Yuan, 2009)
+    rhd        recursive halving, then recursive doubling (Thakur, Rabenseifner and Gropp, 2005)
+    doubling   recursive doubling of the whole buffer as one chunk (the same paper)
+    tree       up a binomial tree and down again, the whole buffer as one chunk (the same paper)
+    direct     every shard straight to its owner, every result straight to everybody: two rounds
+    circulant  as rhd, with as few rounds and bytes for every n (Träff, arXiv 2410.14234, 2024)
 
 Deviation in ``rhd`` and ``doubling`` for n not a power of two: in the paper an extra rank and its
 partner each reduce one half of the buffer before the extra rank steps aside; here it sends the
@@ -179,6 +180,44 @@ def direct(n: int) -> Schedule:
     spread: Round = tuple(Transfer(owner, other, owner, "copy") for owner, other in pairs)
     return _schedule(
         "direct", n, n, Incast(n - 1), [("reduce_scatter", [gather]), ("all_gather", [spread])]
+    )
+
+
+def circulant(n: int) -> Schedule:
+    """2 ceil(log2 n) rounds, n chunks: cost 2L alpha + 2(n-1)/n S*beta with L = ceil(log2 n).
+
+    In a round of the first half each rank sends the last chunks of those that it still sums up,
+    counted from its own on, to the rank so many further, and adds what comes from the rank so many
+    before; the second half is the same backwards. The ports are the smallest incast that lets all
+    of them travel in one round. Source: Träff 2024, algorithms 1 and 2, with halved distances.
+
+    Raises:
+        ArgumentError: ``n`` is not in 2..1024.
+
+    Examples:
+        >>> from latecomer import synth
+        >>> circulant = synth.circulant(6)
+        >>> circulant.rounds, circulant.chunks, circulant.ports
+        (6, 6, Incast(incast=3))
+    """
+    require_ranks(n)
+    scatter: list[Round] = []
+    gather: list[Round] = []
+    summed = n  # chunks that each rank still sums up, from its own on
+    while summed > 1:
+        distance = -(-summed // 2)
+        moves = [
+            (rank, (rank + distance) % n, (rank + chunk) % n)
+            for rank in range(n)
+            for chunk in range(distance, summed)
+        ]
+        scatter.append(tuple(Transfer(rank, to, chunk, "reduce") for rank, to, chunk in moves))
+        gather.append(tuple(Transfer(to, rank, chunk, "copy") for rank, to, chunk in moves))
+        summed = distance
+    gather.reverse()
+    ports = Incast(n // 2)
+    return _schedule(
+        "circulant", n, n, ports, [("reduce_scatter", scatter), ("all_gather", gather)]
     )
 
 

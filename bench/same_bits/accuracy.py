@@ -24,7 +24,7 @@ from torch import nn
 
 from latecomer.runtime.samebits.repetition import RepetitionAlone
 from latecomer.runtime.samebits.summing import Contributions, SameBits, TensorExponents
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import AllReduceWork, CollectiveWork
 
 CONTRIBUTIONS = 8
 EXAMPLES = 8  # of a microbatch
@@ -106,7 +106,7 @@ class Sums:
         self._sums.close()
 
 
-def _alone(integers: torch.Tensor) -> AllReduceWork:
+def _alone(integers: torch.Tensor) -> CollectiveWork:
     """The all-reduce of one rank."""
     work = AllReduceWork(0, integers, average=False)
     work.settle()

@@ -27,7 +27,7 @@ from latecomer.runtime.executor.nccl.streams import Device, device_of
 from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.torch_versions import Store
-from latecomer.runtime.work import AllReduceWork, require_summable
+from latecomer.runtime.work import CollectiveWork, require_summable
 from latecomer.verify.device.program import device_program
 from latecomer.verify.errors import ArgumentError, KernelUnavailable, TensorError
 
@@ -117,11 +117,11 @@ class KernelExecutor(Executor, Generic[Proved, Loaded]):
                     del self._loaded[next(iter(self._loaded))]
             return self._loaded[key]
 
-    def _loaded_for(self, work: AllReduceWork) -> Loaded:
+    def _loaded_for(self, work: CollectiveWork) -> Loaded:
         assert work.key is not None
         return self._load(*work.key)
 
-    def _unfit_now(self, work: AllReduceWork) -> str:
+    def _unfit_now(self, work: CollectiveWork) -> str:
         """Why no kernel runs an operation that has a program; empty if one does.
 
         ArgumentError where a graph is captured that can't hold it.
@@ -185,7 +185,7 @@ class KernelExecutor(Executor, Generic[Proved, Loaded]):
 class OneKernelExecutor(KernelExecutor[ProvedPrograms, LoadedProgram]):
     """Has a kernel that runs a rank's whole part in a schedule; for ranks of one machine."""
 
-    def arrivals_ns(self, work: AllReduceWork) -> tuple[int, ...]:
+    def arrivals_ns(self, work: CollectiveWork) -> tuple[int, ...]:
         """By rank, when its device began this operation: nanoseconds of a clock of its own.
 
         No host has waited for it. Modes take only a rank's own, on its host's clock
@@ -232,7 +232,9 @@ class KernelAllReduce(OneKernelExecutor):
     See :class:`KernelExecutor`. Raises KernelUnavailable for a schedule that kernels do not run.
     """
 
-    def open(self, tensor: torch.Tensor, average: bool) -> AllReduceWork:
+    def open(
+        self, kind: type[CollectiveWork], tensor: torch.Tensor, *, average: bool, **more: Any
+    ) -> CollectiveWork:
         """As the executor's; TensorError also for a dtype that was not compiled.
 
         ArgumentError while a CUDA graph is captured: an operation's epoch would be in the graph,
@@ -240,7 +242,7 @@ class KernelAllReduce(OneKernelExecutor):
         """
         require_summable(tensor, self.device, average, self._dtypes)
         require_no_graph(self._streams)
-        return super().open(tensor, average)
+        return super().open(kind, tensor, average=average, **more)
 
     def _connect(self, group: StoreExchange) -> DataEngine:
         for schedule in range(len(self.schedules)):

@@ -3,7 +3,7 @@
 Every way in asks here (DDP's hook, the backend, the modes). Kernels run where all ranks can run
 them: one for an operation where all are on one machine, and where they are on several, of equally
 many ranks, one for each stage inside these. Else none does, all take transfers, and all know why.
-It is said once, by rank 0, and of every operation (``AllReduceWork.by``, and ``Record.by`` in what
+It is said once, by rank 0, and of every operation (``CollectiveWork.by``, and ``Record.by`` in what
 ``latecomer.watch`` remembers).
 """
 

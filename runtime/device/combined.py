@@ -2,7 +2,7 @@
 
 Which of the two runs an operation follows from what all ranks know of it, so all take the same: its
 dtype, its schedule, and that a native one has no schedule at all. Each operation says what ran it
-(``AllReduceWork.by``). Both engines enqueue in the order in which operations are submitted.
+(``CollectiveWork.by``). Both engines enqueue in the order in which operations are submitted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from latecomer.runtime.device.launcher import KernelEngine
 from latecomer.runtime.executor.nccl.engine import TRANSFERS, DeviceEngine
 from latecomer.runtime.health.diagnosis import WaitFor
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 
 
 class CombinedEngine:
@@ -27,7 +27,7 @@ class CombinedEngine:
         self,
         kernels: KernelEngine,
         transfers: DeviceEngine,
-        unfit: Callable[[AllReduceWork], str],
+        unfit: Callable[[CollectiveWork], str],
     ) -> None:
         self._kernels = kernels
         self._transfers = transfers
@@ -38,7 +38,7 @@ class CombinedEngine:
         """When an operation last went on here."""
         return max(self._transfers.moved_s, self._kernels.moved_s)
 
-    def submit(self, work: AllReduceWork) -> None:
+    def submit(self, work: CollectiveWork) -> None:
         """Enqueue an operation; ArgumentError where a graph is captured that can't hold it."""
         if work.program is None:
             self._transfers.submit(work)

@@ -35,10 +35,10 @@ from latecomer.runtime.device.variants import Kernel, Launch, LoadedProgram
 from latecomer.runtime.executor.nccl.engine import TRANSFERS, DeviceEngine, exchange
 from latecomer.runtime.executor.nccl.groups import TensorEnd
 from latecomer.runtime.executor.nccl.streams import Device, StreamEvent
-from latecomer.runtime.work import AllReduceWork, TransferEnd
+from latecomer.runtime.work import CollectiveWork, TransferEnd
 
 IN_STAGES = "kernels inside machines, transfers between"
-"""What is said of operations that run so (``AllReduceWork.by``)."""
+"""What is said of operations that run so (``CollectiveWork.by``)."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class MachineKernels:
         self._epoch = FIRST_EPOCH
         self._launches = itertools.count(1)
 
-    def pieces(self, work: AllReduceWork, stages: RankStages) -> list[Piece]:
+    def pieces(self, work: CollectiveWork, stages: RankStages) -> list[Piece]:
         """The same on all ranks for the same tensor; none of an empty one."""
         slicing = self._kernel.cut(work.flat, stages.widest)
         slices = self.memory.layout.blocks
@@ -77,7 +77,7 @@ class MachineKernels:
         starts = range(0, work.flat.numel(), size)
         return [Piece(work.flat[at : at + size], slicing.part, slices) for at in starts]
 
-    def launch(self, work: AllReduceWork, loaded: LoadedProgram, piece: Piece) -> None:
+    def launch(self, work: CollectiveWork, loaded: LoadedProgram, piece: Piece) -> None:
         """Enqueue the next kernel; all ranks of the machine launch the same ones in this order."""
         kind = work.description.partition(": ")[2]
         mark = next(self._launches) % 2**31 << 32 | zlib.crc32(kind.encode())
@@ -121,8 +121,8 @@ class StagedEngine(DeviceEngine):
         device: Device,
         *arguments: Any,
         kernels: MachineKernels,
-        stages_of: Callable[[AllReduceWork], RankStages],
-        unfit: Callable[[AllReduceWork], str],
+        stages_of: Callable[[CollectiveWork], RankStages],
+        unfit: Callable[[CollectiveWork], str],
         dtypes: Iterable[torch.dtype],
         **options: Any,
     ) -> None:
@@ -132,7 +132,7 @@ class StagedEngine(DeviceEngine):
         self._unfit = unfit
         self._load_what_follows_kernels(dtypes)
 
-    def submit(self, work: AllReduceWork) -> None:
+    def submit(self, work: CollectiveWork) -> None:
         """Enqueue an operation; ArgumentError where a graph is captured that can't hold it."""
         if work.program is not None:
             reason = self._unfit(work)
@@ -156,7 +156,7 @@ class StagedEngine(DeviceEngine):
         super().close()
         self._kernels.close()
 
-    def _enqueue(self, work: AllReduceWork) -> tuple[StreamEvent, StreamEvent]:
+    def _enqueue(self, work: CollectiveWork) -> tuple[StreamEvent, StreamEvent]:
         if work.by != IN_STAGES:
             return super()._enqueue(work)
         stages = self._stages_of(work)
@@ -181,7 +181,7 @@ class StagedEngine(DeviceEngine):
 
     def _enqueue_stage(
         self,
-        work: AllReduceWork,
+        work: CollectiveWork,
         stages: RankStages,
         stage: int,
         piece: Piece,
@@ -205,7 +205,7 @@ class StagedEngine(DeviceEngine):
         return before
 
     def _between(
-        self, phase: int, work: AllReduceWork, step: int, ends: list[TransferEnd], piece: Piece
+        self, phase: int, work: CollectiveWork, step: int, ends: list[TransferEnd], piece: Piece
     ) -> None:
         """One round of transfers, and the stop words of those from whom something came."""
         assert work.program is not None
@@ -228,7 +228,7 @@ class StagedEngine(DeviceEngine):
         if flat.is_floating_point():
             flat[:1].masked_fill_(self._kernels.memory.stop != 0, torch.nan)
 
-    def _land(self, work: AllReduceWork) -> None:
+    def _land(self, work: CollectiveWork) -> None:
         """Over, unless this rank or one that it heard from has given up on the way."""
         if work.by == IN_STAGES and self._kernels.is_stopped():
             if not self._is_over:  # else it is a consequence of the failure that stopped us

@@ -26,7 +26,7 @@ from latecomer.runtime.executor.nccl.streams import Device, Stream, StreamEvent
 from latecomer.runtime.executor.tcp.connection import Mismatch
 from latecomer.runtime.health.diagnosis import WaitFor
 from latecomer.runtime.host import host, monotonic_now
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 from latecomer.verify.errors import ArgumentError
 
 FIRST_EPOCH = 1  # flags begin with 0, and so do stamps: operations count from 1
@@ -56,7 +56,7 @@ def keep_if_running(stream: Stream, used: object) -> None:
 class LaunchedOperation:
     """An operation that was launched, from ``before_s`` on."""
 
-    work: AllReduceWork
+    work: CollectiveWork
     launch: Launch
     cut: Cut
     done: StreamEvent
@@ -80,11 +80,11 @@ class KernelEngine:
         memory: SymmetricMemory,
         kernel: Kernel,
         rank: int,
-        program_of: Callable[[AllReduceWork], LoadedProgram],
+        program_of: Callable[[CollectiveWork], LoadedProgram],
         *,
         entered: Callable[[int], None],
         arrived: Callable[[int, float], None],
-        ended: Callable[[AllReduceWork], None],
+        ended: Callable[[CollectiveWork], None],
         failed: Callable[[str, Exception | None], None],
     ) -> None:
         self._device = device
@@ -116,7 +116,7 @@ class KernelEngine:
         """Whether no event is being looked at."""
         return not self._flights
 
-    def submit(self, work: AllReduceWork) -> None:
+    def submit(self, work: CollectiveWork) -> None:
         """Launch an operation behind what the caller's current stream has to do before."""
         work.by = "kernel"
         try:
@@ -163,7 +163,7 @@ class KernelEngine:
         wait = WaitFor(flight.work.number, phase, round_in_phase, end.peer)
         return wait, flight.since_s
 
-    def arrivals_ns(self, work: AllReduceWork) -> tuple[int, ...]:
+    def arrivals_ns(self, work: CollectiveWork) -> tuple[int, ...]:
         """By rank, when its kernel began this operation, which is done, by its device's clock.
 
         ArgumentError for one that is older than the last ``KEPT`` operations.
@@ -192,7 +192,7 @@ class KernelEngine:
             self._thread.join(CLOSE_S)
         keep_if_running(self._stream, (self._memory, self._kernel, list(self._flights.values())))
 
-    def _launch(self, work: AllReduceWork) -> LaunchedOperation:
+    def _launch(self, work: CollectiveWork) -> LaunchedOperation:
         before_s = host.monotonic()
         loaded = self._program_of(work)
         slicing = cut(work.flat.numel(), work.flat.itemsize, loaded.program, self._memory.layout)

@@ -39,7 +39,7 @@ from latecomer.runtime.policy.options import Mode, Options
 from latecomer.runtime.samebits.conversion import conversions_on
 from latecomer.runtime.samebits.option import Bits, require_contributions
 from latecomer.runtime.torch_versions import Store
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 from latecomer.verify.errors import ArgumentError, LatecomerError, RankFailure
 
 INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
@@ -259,7 +259,7 @@ class Job:
             raise RankFailure([], f"view {view.number} has ended")
         _, sums = running
 
-        works: list[AllReduceWork] = []
+        works: list[CollectiveWork] = []
         results = []
         for index, bucket in enumerate(self._buckets):
             result = bucket.empty()

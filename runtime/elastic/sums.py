@@ -16,7 +16,7 @@ from latecomer.runtime.policy.engines import ModeEngine
 from latecomer.runtime.samebits.contributions import Contributions, TensorExponents
 from latecomer.runtime.samebits.repetition import NativeRepetition, Repetition, RepetitionAlone
 from latecomer.runtime.samebits.summing import SameBits
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 from latecomer.verify.errors import RankFailure
 
 
@@ -25,10 +25,10 @@ class Sums(Protocol):
 
     def average(
         self, bucket: Bucket, kept: list[torch.Tensor], result: torch.Tensor
-    ) -> AllReduceWork:
+    ) -> CollectiveWork:
         """Start the average of all ranks' contributions, of which this one has ``kept``."""
 
-    def total(self, tensor: torch.Tensor) -> AllReduceWork:
+    def total(self, tensor: torch.Tensor) -> CollectiveWork:
         """Start the sum of integers, in place."""
 
     def close(self) -> None:
@@ -44,14 +44,14 @@ class FloatSums:
 
     def average(
         self, bucket: Bucket, kept: list[torch.Tensor], result: torch.Tensor
-    ) -> AllReduceWork:
+    ) -> CollectiveWork:
         """See :class:`Sums`."""
         result.zero_()
         for contribution in kept:
             result.add_(contribution, alpha=1.0 / self._contributions)
         return self._engine.submit(result)
 
-    def total(self, tensor: torch.Tensor) -> AllReduceWork:
+    def total(self, tensor: torch.Tensor) -> CollectiveWork:
         """See :class:`Sums`."""
         return self._engine.submit(tensor)
 
@@ -122,7 +122,7 @@ class SameBitsSums:
 
     def average(
         self, bucket: Bucket, kept: list[torch.Tensor], result: torch.Tensor
-    ) -> AllReduceWork:
+    ) -> CollectiveWork:
         """See :class:`Sums`; a rank without a contribution adds zeros, and counts none."""
         if kept:
             result.copy_(kept[0])
@@ -136,7 +136,7 @@ class SameBitsSums:
         exponents = self._exponents.of(bucket)
         return self._sums.submit(given, exponents, self._engine.submit, average=True)
 
-    def total(self, tensor: torch.Tensor) -> AllReduceWork:
+    def total(self, tensor: torch.Tensor) -> CollectiveWork:
         """See :class:`Sums`."""
         return self._sums.pass_on(tensor, self._engine.submit)
 

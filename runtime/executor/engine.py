@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from latecomer.runtime.health.checks import WaitSource
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 
 
 class DataEngine(WaitSource, Protocol):
@@ -15,7 +15,7 @@ class DataEngine(WaitSource, Protocol):
     watchdog asks it for whom this rank waits.
     """
 
-    def submit(self, work: AllReduceWork) -> None:
+    def submit(self, work: CollectiveWork) -> None:
         """Run an operation behind those before; returns before it is done."""
 
     def abort(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -28,7 +29,13 @@ from latecomer.runtime.network.control_channel import ControlChannel
 from latecomer.runtime.network.mesh import connect
 from latecomer.runtime.network.store_exchange import IsGone, StoreExchange
 from latecomer.runtime.torch_versions import Store
-from latecomer.runtime.work import AllReduceWork, Observer, RankProgram, require_summable
+from latecomer.runtime.work import (
+    AllReduceWork,
+    CollectiveWork,
+    Observer,
+    RankProgram,
+    require_summable,
+)
 from latecomer.verify.errors import ArgumentError, LatecomerError
 
 KEPT = 256  # programs: of a schedule, with a late rank
@@ -113,7 +120,7 @@ class Executor:
         # is told when this rank's device has come to an operation; never of CPU tensors
         self.arrived: Callable[[int, float], None] = lambda operation, at_s: None
         self._closed: LatecomerError | None = None
-        self._open: dict[int, AllReduceWork] = {}
+        self._open: dict[int, CollectiveWork] = {}
         self._programs: dict[tuple[int, tuple[int, ...]], RankProgram] = {}
         group = StoreExchange(store, rank, size, join_timeout_s, is_gone)
         with contextlib.ExitStack() as started:  # closed if the start fails
@@ -159,7 +166,7 @@ class Executor:
 
     def submit(
         self, tensor: torch.Tensor, *, schedule: int = 0, late: Late = None, average: bool = False
-    ) -> AllReduceWork:
+    ) -> CollectiveWork:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
 
         All ranks must submit tensors of equal size and dtype, with the same schedule, late ranks
@@ -178,16 +185,25 @@ class Executor:
             RankFailure: the executor has failed before.
         """
         late_ranks = self._late_ranks(schedule, late)
-        work = self.open(tensor, average)
+        work = self.open(AllReduceWork, tensor, average=average)
         self.start(work, schedule, late_ranks)
         return work
 
-    def open(self, tensor: torch.Tensor, average: bool) -> AllReduceWork:
-        """Enter an operation; its owner calls :meth:`start`, or runs it and calls :meth:`end`."""
+    def open(
+        self, kind: type[CollectiveWork], tensor: torch.Tensor, *, average: bool, **more: Any
+    ) -> CollectiveWork:
+        """Enter an operation; its owner calls :meth:`start`, or runs it and calls :meth:`end`.
+
+        Args:
+            kind: of operation.
+            tensor: which holds the result in the end.
+            average: instead of a sum.
+            more: what the kind has besides.
+        """
         require_summable(tensor, self.device, average)
         if self.failure is not None:
             raise self.failure
-        work = AllReduceWork(self.entered, tensor, average)
+        work = kind(self.entered, tensor, average, **more)
         self._open[work.number] = work
         self.entered += 1
         if self.streams is None:  # else it enters when its device comes to it
@@ -200,7 +216,7 @@ class Executor:
         """Make what operations by a schedule would have to wait for, unless it is there."""
         self.schedules[schedule].make()
 
-    def start(self, work: AllReduceWork, schedule: int, late: tuple[int, ...]) -> None:
+    def start(self, work: CollectiveWork, schedule: int, late: tuple[int, ...]) -> None:
         """Run an open operation by a schedule; ``late``: in the order of their arrival."""
         if self.failure is not None:
             return  # it is settled, and its tensor the caller's again
@@ -213,12 +229,13 @@ class Executor:
                 del self._programs[next(iter(self._programs))]
 
         chunks = self.schedules[schedule].schedule.chunks
+        work.begin()
         elements = work.flat.numel()
         work.program = program
         work.bounds = tuple(elements * chunk // chunks for chunk in range(chunks + 1))
         self.hand_over(work)
 
-    def hand_over(self, work: AllReduceWork) -> None:
+    def hand_over(self, work: CollectiveWork) -> None:
         """Let the engine run an open operation; on a device natively, if it has no program."""
         try:
             self.engine.submit(work)
@@ -234,9 +251,11 @@ class Executor:
         assert isinstance(self.engine, EventLoop)
         self.engine.call_soon(call)
 
-    def end(self, work: AllReduceWork, error: LatecomerError | None = None) -> None:
+    def end(self, work: CollectiveWork, error: LatecomerError | None = None) -> None:
         """Settle an open operation; whoever takes it out of ``_open`` does."""
         if self._open.pop(work.number, None) is not None:
+            if error is None and work.program is not None:
+                work.finish()
             work.settle(error)
             self.observer.done(work)
 

@@ -1,4 +1,4 @@
-"""The library's own all-reduce: Gloo's on the CPU, on a device by the executor's engine.
+"""The library's own collectives: Gloo's on the CPU, on a device by the executor's engine.
 
 Gloo has a group of its own, in which operations overlap, as under plain DDP. A thread waits for
 them; when one fails (a peer died) its owner is told, and finds out who failed.
@@ -18,16 +18,22 @@ from latecomer.runtime.health.native_work import close_connections, reason
 from latecomer.runtime.host import SimpleQueue, host
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.torch_versions import AllreduceOptions
-from latecomer.runtime.work import ON_HOST, AllReduceWork
+from latecomer.runtime.work import (
+    ON_HOST,
+    AllGatherWork,
+    AllReduceWork,
+    CollectiveWork,
+    ReduceScatterWork,
+)
 
 
 class NativeAllReduce:
-    """All-reduces by Gloo; ``failed`` is told of the first that fails, with which all later do."""
+    """Collectives by Gloo; ``failed`` is told of the first that fails, with which all later do."""
 
     def __init__(
         self,
         group: StoreExchange,
-        ended: Callable[[AllReduceWork], None],
+        ended: Callable[[CollectiveWork], None],
         failed: Callable[[str], None],
     ) -> None:
         self._rank = group.rank
@@ -37,21 +43,30 @@ class NativeAllReduce:
         timeout = timedelta(seconds=group.timeout_s)
         # Any: its stub is incomplete
         self._gloo: Any = host.gloo(group.store, self._rank, self._size, timeout)
-        self._queue: SimpleQueue[tuple[AllReduceWork, Any] | None] = host.SimpleQueue()
+        self._queue: SimpleQueue[tuple[CollectiveWork, Any] | None] = host.SimpleQueue()
         self._closing = False
         self._waiting: tuple[WaitFor, float] | None = None
         self.moved_s = host.monotonic()
         self._thread = host.Thread(target=self._run, name="latecomer-native", daemon=True)
         self._thread.start()
 
-    def start(self, work: AllReduceWork) -> None:
+    def start(self, work: CollectiveWork) -> None:
         """Start an operation; divides at once where it is an average."""
+        try:
+            self._queue.put((work, self._started(work)))
+        except RuntimeError as error:
+            self._lost(work, error)
+
+    def _started(self, work: CollectiveWork) -> Any:
+        """Gloo's handle of it."""
+        if isinstance(work, AllGatherWork):
+            return self._gloo._allgather_base(work.flat, work.given.detach().view(-1))
+        if isinstance(work, ReduceScatterWork):
+            given = work.flat / self._size if work.average else work.flat
+            return self._gloo._reduce_scatter_base(work.tensor.detach().view(-1), given)
         if work.average:
             work.flat.div_(self._size)
-        try:
-            self._queue.put((work, self._gloo.allreduce([work.flat], AllreduceOptions())))
-        except RuntimeError as error:
-            self._lost(work.number, error)
+        return self._gloo.allreduce([work.flat], AllreduceOptions())
 
     def run(self, flat: torch.Tensor) -> None:
         """The sum of ``flat``, in place, before any operation has been started."""
@@ -85,25 +100,31 @@ class NativeAllReduce:
         while (item := self._queue.get()) is not None:
             work, native = item
             peer = (self._rank - 1) % self._size
-            self._waiting = WaitFor(work.number, "all-reduce", 0, peer), host.monotonic()
+            self._waiting = WaitFor(work.number, _name(work), 0, peer), host.monotonic()
             try:
                 native.wait()
             except RuntimeError as error:
-                self._lost(work.number, error)
+                self._lost(work, error)
                 return
             self._waiting = None
             self.moved_s = host.monotonic()
             self._ended(work)
 
-    def _lost(self, number: int, error: RuntimeError) -> None:
+    def _lost(self, work: CollectiveWork, error: RuntimeError) -> None:
         if not self._closing:
             self._failed(
-                f"rank {self._rank} lost the all-reduce of operation {number}: {reason(error)}"
+                f"rank {self._rank} lost the {_name(work)} of operation {work.number}: "
+                f"{reason(error)}"
             )
 
 
+def _name(work: CollectiveWork) -> str:
+    """What it is, in words."""
+    return work.collective.replace("_", "-")
+
+
 def native_way(
-    executor: Executor, group: StoreExchange, ended: Callable[[AllReduceWork], None]
+    executor: Executor, group: StoreExchange, ended: Callable[[CollectiveWork], None]
 ) -> NativeAllReduce | NativeOnDevice:
     """What runs the library's own all-reduce: the device's engine, or else Gloo (collective)."""
     if executor.streams is not None:
@@ -120,14 +141,14 @@ class NativeOnDevice:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
-    def start(self, work: AllReduceWork) -> None:
+    def start(self, work: CollectiveWork) -> None:
         """Start an open operation, unless it has failed."""
         if self._executor.failure is None:
             self._executor.hand_over(work)
 
     def run(self, flat: torch.Tensor) -> None:
         """The sum of ``flat``, in place."""
-        work = self._executor.open(flat, average=False)
+        work = self._executor.open(AllReduceWork, flat, average=False)
         self.start(work)
         work.wait(ON_HOST)
 

@@ -15,7 +15,7 @@ from latecomer.runtime.optireduce.engine import OptiReduceEngine
 from latecomer.runtime.optireduce.sync import Replicas
 from latecomer.runtime.samebits.bits_log import WithBitsLog
 from latecomer.runtime.torch_versions import GradBucket
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 
 logger = logging.getLogger("latecomer")
 
@@ -52,7 +52,7 @@ class Attachment(WithBitsLog):
         """
         return self.ledger.skip
 
-    def submit(self, bucket: GradBucket) -> AllReduceWork:
+    def submit(self, bucket: GradBucket) -> CollectiveWork:
         """Start the average of a bucket (the hook calls it)."""
         work = self.engine.submit(bucket.buffer(), average=True, last=bucket.is_last())
         self.engine.source.bucket_submitted(is_last=bucket.is_last())

@@ -35,7 +35,7 @@ from latecomer.runtime.optireduce.udp.loop import UdpLoop
 from latecomer.runtime.optireduce.udp.protocol import UdpProtocol
 from latecomer.runtime.optireduce.udp.sender import REPEAT_MOST_S
 from latecomer.runtime.torch_versions import Store
-from latecomer.runtime.work import AllReduceWork, require_summable
+from latecomer.runtime.work import AllReduceWork, CollectiveWork, require_summable
 from latecomer.verify.errors import ArgumentError, LatecomerError
 
 logger = logging.getLogger("latecomer")
@@ -118,7 +118,7 @@ class OptiReduceEngine:
         self.ledger = self.loss_stats = LossStats(self.options, rank)
         self._error: LatecomerError | None = None
         self._bucket = 0
-        self._open: dict[int, AllReduceWork] = {}
+        self._open: dict[int, CollectiveWork] = {}
         self._lock = host.Lock()
         self._loop: UdpLoop | None = None  # from the first step over UBT on
         group = StoreExchange(store, rank, size, timeout_s)
@@ -170,7 +170,7 @@ class OptiReduceEngine:
 
     def submit(
         self, tensor: torch.Tensor, *, average: bool = False, last: bool = True
-    ) -> AllReduceWork:
+    ) -> CollectiveWork:
         """Start the sum or average of ``tensor`` over all ranks, in place; returns at once.
 
         All ranks must submit tensors of equal size and dtype in the same order. Before some steps

@@ -19,7 +19,7 @@ from latecomer.runtime.optireduce.loss import LossStats, StepRecord
 from latecomer.runtime.optireduce.udp.reassembly import End, StageReceiver
 from latecomer.runtime.telemetry.recorder import Event, Feed, OperationRecorder
 from latecomer.runtime.telemetry.records import Rank, Stage, UbtStep
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 from latecomer.verify.errors import LatecomerError
 
 KEPT = 40_000  # stages that are remembered
@@ -81,7 +81,7 @@ class EngineRecorder(OperationRecorder):
             feed.last_step = newest_first[0].step
         return events, [_step(step, offset_s) for step in reversed(newest_first)]
 
-    def reliable(self, work: AllReduceWork) -> AllReduceWork:
+    def reliable(self, work: CollectiveWork) -> CollectiveWork:
         """The operation that was just submitted runs over TCP."""
         number = self.count() - 1
 
@@ -92,7 +92,7 @@ class EngineRecorder(OperationRecorder):
         work.then(done)
         return work
 
-    def ended(self, work: AllReduceWork, stages: Sequence[StageReceiver], done_s: float) -> None:
+    def ended(self, work: CollectiveWork, stages: Sequence[StageReceiver], done_s: float) -> None:
         """An operation over UBT is over."""
         if not self._watched:
             return

@@ -22,7 +22,7 @@ from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.optireduce.loss import LossStats
 from latecomer.runtime.optireduce.options import Options
 from latecomer.runtime.optireduce.udp.adaptive import hard_bound_s
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 from latecomer.verify.errors import LatecomerError
 
 LATEST = 256  # operations of a rank that count
@@ -42,7 +42,7 @@ class Reliable(Executor):
         rows: list[list[float]] = self._wait(self.submit(table)).tolist()
         return rows
 
-    def _wait(self, work: AllReduceWork) -> torch.Tensor:
+    def _wait(self, work: CollectiveWork) -> torch.Tensor:
         """Its result; LatecomerError if there is none in time, whatever holds up the executor.
 
         That gives up within its own time; the margin is for a loaded machine. A rank that was

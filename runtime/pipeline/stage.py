@@ -35,7 +35,7 @@ from latecomer.runtime.torch_versions import (
     skip_validation,
     take_input_gradients,
 )
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 from latecomer.verify.errors import TensorError
 from latecomer.verify.pipeline import Action
 
@@ -192,7 +192,7 @@ class Gradients:
     ) -> None:
         self._modules = modules
         self._reduced = set[int]()
-        self._flying: list[tuple[AllReduceWork, list[torch.Tensor]]] = []
+        self._flying: list[tuple[CollectiveWork, list[torch.Tensor]]] = []
         if replicas is not None:
             replace_reduction(runtime, partial(self._reduce, replicas))
 

@@ -81,7 +81,7 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         self.made = inputs.made  # bits: the candidates that this rank has made
         self._faulty = False
         self._forecast_at = 0
-        # by bytes of the buffer: most operations have the size of one before
+        # by buffer: most operations have the size of one before
         self._own_decision = functools.lru_cache(KEPT_SIZES)(self._decide_alone)
         self._useless = functools.lru_cache(KEPT_SIZES)(self._why_useless)
         self._collect(self.clock, 0.0)
@@ -89,8 +89,7 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
     def arrive(
         self,
         operation: int,
-        nbytes: int,
-        kind: str,
+        buffer: BufferSignature,
         now_s: float,
         *,
         on_device: bool = False,
@@ -100,13 +99,12 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
 
         Args:
             operation: its number.
-            nbytes: bytes of the buffer.
-            kind: what all ranks must agree on besides.
+            buffer: what all ranks must agree on.
             now_s: the time.
             on_device: it is to be decided now, but its device has yet to come (:meth:`reached`).
             is_off: it runs natively, on all ranks alike: nothing is decided, and nothing learned.
         """
-        arrival = self._arrival(operation, (nbytes, kind), now_s)
+        arrival = self._arrival(operation, buffer, now_s)
         self._entered[operation] = arrival
         if is_off:
             self._decided[operation] = Decide(operation, arrival.buffer, SWITCHED_OFF)
@@ -118,7 +116,7 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         self._progress(now_s)
 
     def decide_at_once(
-        self, operation: int, nbytes: int, kind: str, now_s: float
+        self, operation: int, buffer: BufferSignature, now_s: float
     ) -> Decision | None:
         """How ``operation`` runs, to which this rank comes, if nothing has to be sent about it now.
 
@@ -127,9 +125,9 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         """
         if self._entered or self._to_bind or self._faulty or operation in self._decided:
             return None
-        decision = self._own_decision(nbytes)
+        decision = self._own_decision(buffer)
         if decision is None:
-            decision = self._decide_reported(operation, (nbytes, kind), now_s)
+            decision = self._decide_reported(operation, buffer, now_s)
         if decision is not None:
             self._consumed = operation + 1
         return decision
@@ -211,29 +209,29 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         while self._to_bind:
             arrival = self._to_bind[0]
             operation = arrival.operation
-            nbytes, _ = arrival.buffer
-            decision = self._own_decision(nbytes)
+            buffer = arrival.buffer
+            decision = self._own_decision(buffer)
             message = None
             if decision is None:
                 epoch = self.epochs.bind(operation)
                 if epoch is None:
                     return  # `epochs` asks for the outcome
-                decision = self._decide_in(epoch, operation, nbytes)
+                decision = self._decide_in(epoch, operation, buffer)
                 message = Arrive(
                     arrivals=(arrival,),
-                    asks=self._asks(epoch, nbytes),
+                    asks=self._asks(epoch, buffer),
                     consumed=min(self._consumed, operation),
                     made=self.made,
                     to=epoch.coordinator,
                 )
                 if decision is not None and epoch.coordinator == self.rank:
-                    self._coordinator.decided_elsewhere(operation, arrival.buffer, decision)
+                    self._coordinator.decided_elsewhere(operation, buffer, decision)
 
             # Handed out already: the decision came while it was not known under which epoch this
             # rank is in the operation, which is told all the same, for the history.
             is_consumed = operation < self._consumed
             if decision is not None and not is_consumed:
-                self._decided[operation] = Decide(operation, arrival.buffer, decision)
+                self._decided[operation] = Decide(operation, buffer, decision)
             self._to_bind.popleft()
             if message is not None:
                 self._to_tell.append(message)
@@ -249,40 +247,39 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         alignment = self.clock.alignment(now_s)
         return at_s + alignment.offset_s if math.isfinite(alignment.uncertainty_s) else math.nan
 
-    def _decide_alone(self, nbytes: int) -> Decision | None:
+    def _decide_alone(self, buffer: BufferSignature) -> Decision | None:
         """How an operation runs about which nothing has to be sent."""
         mode = self.inputs.options.mode
-        if nbytes == 0:
+        if buffer.nbytes == 0:
             # Nobody needs another's data: ranks that know the decision are done and may close, and
             # one that does not know it yet would ask a coordinator that is gone.
             return Decision(NATIVE, (), "nothing to sum")
         if mode in DETERMINISTIC:
-            return static(nbytes, self.inputs)
-        reason = self._useless(nbytes)
+            return static(buffer, self.inputs)
+        reason = self._useless(buffer)
         if reason and not self.inputs.has_ways_on_time:
             return Decision(NATIVE, (), reason)
         return None
 
-    def _decide_in(self, epoch: Epoch, operation: int, nbytes: int) -> Decision | None:
+    def _decide_in(self, epoch: Epoch, operation: int, buffer: BufferSignature) -> Decision | None:
         """How an operation of an epoch runs that is told of, unless the coordinator decides."""
+        if reason := self._useless(buffer):
+            return waited_for(operation, buffer, epoch, reason, self.inputs)
         if self.inputs.options.mode == "predict":
-            return predicted(operation, nbytes, epoch, self.inputs)
-        if reason := self._useless(nbytes):
-            return waited_for(operation, nbytes, epoch, reason, self.inputs)
+            return predicted(operation, buffer, epoch, self.inputs)
         if epoch.quiet:
-            return waited_for(operation, nbytes, epoch, QUIET, self.inputs)
+            return waited_for(operation, buffer, epoch, QUIET, self.inputs)
         return None
 
     def _decide_reported(
         self, operation: int, buffer: BufferSignature, now_s: float
     ) -> Decision | None:
         """How an operation runs whose arrival can wait for the next report, and is added to it."""
-        nbytes, _ = buffer
         epoch = self.epochs.bind(operation)
         if epoch is None or not self._head.can_wait(now_s):
             return None
-        decision = self._decide_in(epoch, operation, nbytes)
-        if decision is None or self._asks(epoch, nbytes):
+        decision = self._decide_in(epoch, operation, buffer)
+        if decision is None or self._asks(epoch, buffer):
             return None
         self._head.add_report(self._arrival(operation, buffer, now_s))
         if epoch.coordinator == self.rank:
@@ -294,13 +291,14 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         stamp = bytearray(struct.pack("<d", self._aligned(now_s, now_s)))
         return Arrival(operation, buffer, stamp, {})
 
-    def _asks(self, epoch: Epoch, nbytes: int) -> bool:
+    def _asks(self, epoch: Epoch, buffer: BufferSignature) -> bool:
         """Whether ranks ask about an operation of an epoch, and do not only report it."""
-        return not (epoch.quiet or self._useless(nbytes))
+        return not (epoch.quiet or self._useless(buffer))
 
-    def _why_useless(self, nbytes: int) -> str:
+    def _why_useless(self, buffer: BufferSignature) -> str:
         """Why nothing is gained by a decision of the coordinator's; empty if something may be."""
-        return useless(nbytes, self.inputs) if self.inputs.options.mode in RULES else ""
+        has_rule = self.inputs.options.mode in RULES
+        return useless(buffer, self.inputs) if has_rule or not buffer.can_be_begun else ""
 
     def _collect(self, part: Clock | EpochCommit | Coordinator | Head, now_s: float) -> None:
         """Take what a part of this agent has to send and to tell."""

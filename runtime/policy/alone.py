@@ -17,7 +17,7 @@ from latecomer.runtime.policy.options import Options
 from latecomer.runtime.telemetry.recorder import OperationRecorder
 from latecomer.runtime.telemetry.records import NATIVE, Record
 from latecomer.runtime.torch_versions import Store
-from latecomer.runtime.work import AllReduceWork, require_summable
+from latecomer.runtime.work import AllReduceWork, CollectiveWork, require_summable
 from latecomer.verify.errors import LatecomerError
 
 REASON = "a group of one: there is nothing to sum"
@@ -58,7 +58,7 @@ class GroupOfOne:
         """Why operations fail, if they do."""
         return LatecomerError("rank 0 has closed its group of one") if self._is_closed else None
 
-    def submit(self, tensor: torch.Tensor, *, average: bool = False) -> AllReduceWork:
+    def submit(self, tensor: torch.Tensor, *, average: bool = False) -> CollectiveWork:
         """The sum (or average) of ``tensor`` over one rank, which is what it holds.
 
         Raises:

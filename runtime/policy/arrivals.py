@@ -14,11 +14,46 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from latecomer.runtime.collective import ALL_REDUCE, COLLECTIVES, Collective
+
 ABSENT = -math.inf  # the stamp of a rank that has not come
 STAMP = np.dtype("<f8")  # as it is sent
+SIZES = 64  # classes of sizes of each collective
+CLASSES = range(SIZES * len(COLLECTIVES))
 NOBODY = struct.pack("<d", ABSENT)  # in bytes, for what is looked through as it lies in memory
 
-BufferSignature = tuple[int, str]  # bytes and kind of a buffer; must be the same on all ranks
+
+def size_class(nbytes: int, collective: Collective = ALL_REDUCE) -> int:
+    """The class of a buffer: a collective, and sizes from one power of two to the next."""
+    return COLLECTIVES.index(collective) * SIZES + nbytes.bit_length()
+
+
+def of_size_class(of_class: int) -> tuple[Collective, int]:
+    """Its collective, and bytes in the middle of its sizes."""
+    index, bits = divmod(of_class, SIZES)
+    return COLLECTIVES[index], 3 << bits >> 2
+
+
+class BufferSignature(NamedTuple):
+    """What must be the same on all ranks of an operation."""
+
+    nbytes: int
+    kind: str
+    collective: Collective = ALL_REDUCE
+
+    @property
+    def can_be_begun(self) -> bool:
+        """Whether ranks on time can do something without those that are late."""
+        return self.collective == ALL_REDUCE
+
+    @property
+    def of_class(self) -> int:
+        """The class of collective and size: see :func:`size_class`."""
+        return size_class(self.nbytes, self.collective)
+
+    def __str__(self) -> str:
+        what = "" if self.collective == ALL_REDUCE else f" in {self.collective}"
+        return f"{self.nbytes} bytes of {self.kind}{what}"
 
 
 class Arrival(NamedTuple):

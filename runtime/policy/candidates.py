@@ -3,7 +3,8 @@
 Up to ``MOST_RANKS_SEARCHED`` ranks rank 0 lets ``latecomer.synth.candidates`` make some at the
 start, and proves them; the others get them through the store, and prove each of them themselves.
 
-For ranks that are all on time there are some standard schedules (``on_time``).
+For ranks that are all on time there are some standard schedules (``on_time``), and halves of them
+for reduce-scatters and all-gathers.
 
 On machines of several ranks it makes two-level ones for one late rank, too; the runtime renames
 whole machines and ranks within them, so these serve whichever rank is late.
@@ -23,12 +24,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from latecomer.runtime.executor.closed_form import ClosedFormPart
+from latecomer.runtime.executor.halves import load_half
 from latecomer.runtime.executor.load import Runnable, load
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.cost_model import Phase, ScheduleCandidate, TwoLevelCompletion
 from latecomer.runtime.policy.machines import ALONE
 from latecomer.runtime.policy.options import LEARNING, Options
 from latecomer.verify.core.format import decode
+from latecomer.verify.core.schedule import Schedule
 from latecomer.verify.errors import SearchTimeout
 from latecomer.verify.output import encode
 
@@ -118,6 +121,7 @@ def _made(
     """
     from latecomer.synth.candidates import (
         costs,
+        halves,
         on_time_schedules,
         searches,
         two_level_completion_costs,
@@ -149,6 +153,12 @@ def _made(
             nothing, whole = _phases(costs(schedule))
             candidate = ScheduleCandidate(name, 0, waiting=whole, completion=nothing)
             proved.append((load(schedule), candidate))
+        for name, half, schedule in halves(ranks):
+            nothing, whole = _phases(costs(schedule))
+            candidate = ScheduleCandidate(
+                name, 0, waiting=whole, completion=nothing, collective=half
+            )
+            proved.append((_loaded(schedule, candidate), candidate))
     return tuple(proved)
 
 
@@ -166,8 +176,15 @@ def _proved(offer: str) -> tuple[RunnableCandidate, ...]:
     proved = []
     for offered in OFFER.decode(offer):
         schedule = decode(bytes(offered.schedule), offered.candidate.name)
-        proved.append((load(schedule), offered.candidate))
+        proved.append((_loaded(schedule, offered.candidate), offered.candidate))
     return tuple(proved)
+
+
+def _loaded(schedule: Schedule, candidate: ScheduleCandidate) -> Runnable:
+    """``schedule``, proved to be what the candidate is for; ScheduleRefused if it is not."""
+    if candidate.collective == "all_reduce":
+        return load(schedule)
+    return load_half(schedule, candidate.name, candidate.collective)
 
 
 def _closed_form(ranks: int, rank: int, chunks: int) -> RunnableCandidate:

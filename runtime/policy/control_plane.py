@@ -14,6 +14,7 @@ from latecomer.runtime.network.clock import REFERENCE, Aligned, Alignment, Ping,
 from latecomer.runtime.network.control_channel import ControlChannel
 from latecomer.runtime.network.protocol import ProtocolRunner
 from latecomer.runtime.policy.agent import Decided, RankAgent
+from latecomer.runtime.policy.arrivals import BufferSignature
 from latecomer.runtime.policy.coordinator import Fault
 from latecomer.runtime.policy.messages import Decision, OnTime, PolicyMessage
 
@@ -70,20 +71,19 @@ class ControlPlane(ProtocolRunner[PolicyMessage, Aligned | Decided | Fault]):
     def arrive(
         self,
         operation: int,
-        nbytes: int,
-        kind: str,
+        buffer: BufferSignature,
         *,
         on_device: bool = False,
         is_off: bool = False,
     ) -> None:
         """This rank comes to an operation, as in :meth:`RankAgent.arrive`."""
-        arrive = partial(self._agent.arrive, operation, nbytes, kind)
+        arrive = partial(self._agent.arrive, operation, buffer)
         self.run(lambda now_s: arrive(now_s, on_device=on_device, is_off=is_off))
 
-    def decide_at_once(self, operation: int, nbytes: int, kind: str) -> Decision | None:
+    def decide_at_once(self, operation: int, buffer: BufferSignature) -> Decision | None:
         """See :meth:`RankAgent.decide_at_once`: in place of :meth:`arrive` and the decision."""
         with self._lock:  # nothing is sent
-            return self._agent.decide_at_once(operation, nbytes, kind, host.monotonic())
+            return self._agent.decide_at_once(operation, buffer, host.monotonic())
 
     def reached(self, operation: int, at_s: float) -> None:
         """This rank's device came to an operation at ``at_s`` (``time.monotonic()``)."""

@@ -160,7 +160,8 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         """Take down the arrivals that are not known yet; whether there are any."""
         if not state.enter(arrival, sender, now_s):
             return False
-        self.largest = max(self.largest, arrival.buffer[0])
+        if arrival.buffer.can_be_begun:
+            self.largest = max(self.largest, arrival.buffer.nbytes)
         if state.odd and not self._faulty:
             arrived = sorted({*state.ranks} - {*state.missing})
             buffers = {rank: state.odd.get(rank, state.buffer) for rank in arrived}
@@ -171,7 +172,9 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         if not state.absent:
             self._started.discard(state.operation)
             # in rules' modes ranks ask of what may gain, and who is late there is what counts
-            is_useful = self._rule is None or not self._useless(state.buffer[0])
+            is_useful = state.buffer.can_be_begun
+            if self._rule is not None:
+                is_useful = not self._useless(state.buffer)
             if state.aligned and is_useful:
                 self.inputs.history.add(state.at_s)
             if state.decision is not None:
@@ -217,7 +220,7 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
     ) -> None:
         """The links are busy with an operation that starts, or (``complete``) is complete now."""
         factor = self.inputs.correction.factor(native=not decision.late)
-        times = self._times(decision, state.buffer[0])
+        times = self._times(decision, state.buffer)
         takes_s = times.completion_s if complete else times.waiting_s
         self._free_s = max(self._free_s, now_s) + factor * takes_s
         if complete:
@@ -226,11 +229,16 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
             state.ready_s = self._free_s
             self._newest = state.operation
 
-    def _times(self, decision: Decision, nbytes: int) -> Times:
-        """What a way takes by the profile; on time nothing is left to do after its start."""
+    def _times(self, decision: Decision, buffer: BufferSignature) -> Times:
+        """What a way takes by the profile; on time nothing is left to do after its start.
+
+        The library's other collectives are taken for as long as its all-reduce.
+        """
         if decision.candidate == NATIVE:
-            return Times(NATIVE, self.inputs.native_s(nbytes, corrected=False), 0.0)
-        schedules = self.inputs.times(len(decision.late), nbytes, corrected=False)
+            return Times(NATIVE, self.inputs.native_s(buffer.nbytes, corrected=False), 0.0)
+        schedules = self.inputs.times(
+            len(decision.late), buffer.nbytes, corrected=False, collective=buffer.collective
+        )
         return next(schedule for schedule in schedules if schedule.candidate == decision.candidate)
 
     def _note(self, message: Arrive, sender: int) -> None:
@@ -272,17 +280,16 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
             return
 
         decision = state.decision
-        nbytes, _ = state.buffer
         took_s = end_s - begins_s
         native = decision.candidate == NATIVE
         if not decision.late:
             # With its wait for operations before it: these may go on beside it, or end after it.
             # Which way they ran was random, too, so no way of this one had more of it.
-            self.inputs.on_time.add(nbytes, decision.candidate, end_s - last_s)
-            if not native:
+            self.inputs.on_time.add(state.buffer.of_class, decision.candidate, end_s - last_s)
+            if not native or not state.buffer.can_be_begun:
                 return  # what schedules take after a late rank's arrival has another error
 
-        times = self._times(decision, nbytes)
+        times = self._times(decision, state.buffer)
         unready_s = max(0.0, state.unready_s - (begins_s - last_s))
         expected_s = times.waiting_s if native else unready_s + times.completion_s
         self.inputs.correction.add(native, expected_s, took_s)
@@ -292,7 +299,5 @@ def disagreement(operation: int, buffers: dict[int, BufferSignature]) -> Fault:
     """Which ranks have come to ``operation`` with another buffer (by rank) than most."""
     usual = statistics.multimode(buffers.values())
     ranks = tuple(rank for rank, buffer in buffers.items() if [buffer] != usual)
-    shown = "; ".join(
-        f"rank {rank}: {nbytes} bytes of {kind}" for rank, (nbytes, kind) in buffers.items()
-    )
+    shown = "; ".join(f"rank {rank}: {buffer}" for rank, buffer in buffers.items())
     return Fault(ranks, f"operation {operation}: the ranks' buffers differ ({shown})")

@@ -34,6 +34,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from latecomer.runtime.collective import ALL_REDUCE, Collective
 from latecomer.runtime.policy.messages import NATIVE
 from latecomer.verify.errors import ArgumentError
 
@@ -114,7 +115,10 @@ class TwoLevelCompletion(msgspec.Struct, frozen=True):
 
 
 class ScheduleCandidate(msgspec.Struct, frozen=True):
-    """A schedule for so many late ranks; its cost before and after the last one's arrival."""
+    """A schedule for so many late ranks; its cost before and after the last one's arrival.
+
+    Of another collective than all-reduce: with nobody late.
+    """
 
     name: str
     late: int
@@ -122,6 +126,7 @@ class ScheduleCandidate(msgspec.Struct, frozen=True):
     completion: Phase
     on_demand: bool = False  # made in the background when a size asks for it
     two_level: TwoLevelCompletion | None = None
+    collective: Collective = ALL_REDUCE
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -137,12 +142,16 @@ class Times(msgspec.Struct, frozen=True):
 
 
 def times(
-    candidates: tuple[ScheduleCandidate, ...], profile: Profile, late: int, nbytes: int
+    candidates: tuple[ScheduleCandidate, ...],
+    profile: Profile,
+    late: int,
+    nbytes: int,
+    collective: Collective = ALL_REDUCE,
 ) -> list[Times]:
     """W and C of every candidate for ``late`` late ranks of which the profile can tell them."""
     predicted = []
     for index, candidate in enumerate(candidates):
-        if candidate.late != late:
+        if candidate.late != late or candidate.collective != collective:
             continue
         if candidate.two_level is None:
             waiting_s = _phase_s(candidate.waiting, profile.schedule, nbytes)

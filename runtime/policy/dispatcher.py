@@ -1,4 +1,4 @@
-"""Runs each operation as is decided for it: natively, or by a schedule with a late rank.
+"""Runs each operation as is decided for it: natively, or by a schedule, with a late rank or not.
 
     submit ── decide at once ──> start         where all ranks know how, and tell of it later
        │
@@ -31,6 +31,7 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -38,6 +39,7 @@ import torch
 from numpy.typing import NDArray
 
 from latecomer.runtime.at_exit import close_at_exit, has_closed
+from latecomer.runtime.collective import ALL_REDUCE
 from latecomer.runtime.device.choice import make_executor
 from latecomer.runtime.executor.load import Runnable
 from latecomer.runtime.executor.native import native_way
@@ -48,6 +50,7 @@ from latecomer.runtime.host import host
 from latecomer.runtime.network.clock import REFERENCE
 from latecomer.runtime.network.store_exchange import IsGone, StoreExchange
 from latecomer.runtime.policy.agent import RankAgent
+from latecomer.runtime.policy.arrivals import BufferSignature
 from latecomer.runtime.policy.candidates import candidates
 from latecomer.runtime.policy.control_plane import ControlPlane, ControlPlaneClosed
 from latecomer.runtime.policy.coordinator import Fault
@@ -61,8 +64,15 @@ from latecomer.runtime.policy.profile import shared_profile
 from latecomer.runtime.telemetry.recorder import DispatcherRecorder, Rounds
 from latecomer.runtime.telemetry.records import NATIVE as NATIVE_WAY
 from latecomer.runtime.torch_versions import Store
-from latecomer.runtime.work import ON_HOST, AllReduceWork
-from latecomer.verify.errors import ArgumentError, LatecomerError, RankFailure
+from latecomer.runtime.work import (
+    ON_HOST,
+    AllGatherWork,
+    AllReduceWork,
+    CollectiveWork,
+    ReduceScatterWork,
+    require_summable,
+)
+from latecomer.verify.errors import ArgumentError, LatecomerError, RankFailure, TensorError
 
 CLOSE_S = 5.0
 AT_ONCE_S = 0.2  # how long a native operation is waited for that is given up
@@ -73,6 +83,9 @@ ALIGN_S = 2.0  # how long the start waits for aligned clocks; without them arriv
 
 class AllReduceDispatcher:
     """Sums tensors over a group of ranks, each operation as is decided for it.
+
+    Reduce-scatters and all-gathers, too: no rank can be left out of these, so that they run by
+    what is fastest for ranks that are all on time.
 
     Args:
         store, rank, size, timeout_s, silence_s, join_timeout_s, is_gone, native_waits: see
@@ -179,7 +192,7 @@ class AllReduceDispatcher:
         # should they submit again on the same thread, they do not wait for themselves.
         self._submitting = host.RLock()
         self._submitter: int | None = None  # who tells of an arrival now
-        self._undecided: deque[AllReduceWork] = deque()  # in order; or decided, but not started
+        self._undecided: deque[CollectiveWork] = deque()  # in order; or decided, but not started
         self._starting = host.Lock()  # held by who starts an operation, and for good by close
         self._is_closing = False
         self._none_waits = host.Condition()  # told when an operation starts during close
@@ -203,20 +216,57 @@ class AllReduceDispatcher:
         watchdog.add(self)
         self.control_plane.align(ALIGN_S)
 
-    def submit(self, tensor: torch.Tensor, *, average: bool = False) -> AllReduceWork:
+    def submit(self, tensor: torch.Tensor, *, average: bool = False) -> CollectiveWork:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
 
         All ranks submit tensors of equal size and dtype in the same order. What else is asked of
         them, and what is raised: see ``latecomer.Executor.submit``; ArgumentError in a capture by
         a graph, where the mode decides.
         """
+        return self._submit(AllReduceWork, tensor, average=average)
+
+    def reduce_scatter(
+        self, tensor: torch.Tensor, given: torch.Tensor, *, average: bool = False
+    ) -> CollectiveWork:
+        """Start the sum (or average) of this rank's part of ``given`` over all ranks.
+
+        It goes into ``tensor``; ``given`` has as many such parts as there are ranks, in their
+        order, and stays as it is. What is asked and raised: see :meth:`submit`; CPU only.
+        """
+        require_summable(given, self.executor.device, average)
+        self._require_parts(given, of=tensor)
+        return self._submit(ReduceScatterWork, tensor, average=average, given=given, rank=self.rank)
+
+    def all_gather(self, tensor: torch.Tensor, given: torch.Tensor) -> CollectiveWork:
+        """Start the collection of all ranks' ``given`` in ``tensor``, in the order of ranks.
+
+        ``given`` may be this rank's part of ``tensor``. What is asked and raised: see
+        :meth:`submit`; CPU only.
+        """
+        require_summable(given, self.executor.device, average=False)
+        self._require_parts(tensor, of=given)
+        return self._submit(AllGatherWork, tensor, average=False, given=given, rank=self.rank)
+
+    def _require_parts(self, whole: torch.Tensor, of: torch.Tensor) -> None:
+        """TensorError unless ``whole`` has as many elements as one part of each rank, alike."""
+        if whole.numel() != self.size * of.numel() or whole.dtype != of.dtype:
+            raise TensorError(
+                f"{whole.numel()} x {whole.dtype} are not {self.size} parts of "
+                f"{of.numel()} x {of.dtype}"
+            )
+
+    def _submit(
+        self, kind: type[CollectiveWork], tensor: torch.Tensor, *, average: bool, **more: Any
+    ) -> CollectiveWork:
+        """Start an operation of this kind; the arguments are those of ``Executor.open``."""
         streams = self.executor.streams
         learning = self.options.mode in LEARNING
         if streams is not None and learning:
             require_no_capture(streams, self.options)
         with self._submitting:
-            work = self.executor.open(tensor, average)
-            self._prepare(work.nbytes)
+            work = self.executor.open(kind, tensor, average=average, **more)
+            if work.collective == ALL_REDUCE:
+                self._prepare(work.nbytes)
             decision = self._decide_at_once(work)
             if decision is None:
                 self._undecided.append(work)
@@ -229,7 +279,7 @@ class AllReduceDispatcher:
             self._start_decided()
         return work
 
-    def _decide_at_once(self, work: AllReduceWork) -> Decision | None:
+    def _decide_at_once(self, work: CollectiveWork) -> Decision | None:
         """How an operation runs that is the next to start, if no other rank has a say in that.
 
         Then this thread holds ``_starting``: nobody starts one behind it before.
@@ -239,13 +289,13 @@ class AllReduceDispatcher:
             return None
         decision = None
         try:
-            decision = self.control_plane.decide_at_once(work.number, work.nbytes, work.kind)
+            decision = self.control_plane.decide_at_once(work.number, _signature(work))
         finally:
             if decision is None:
                 self._starting.release()
         return decision
 
-    def _start_at_once(self, work: AllReduceWork, decision: Decision) -> None:
+    def _start_at_once(self, work: CollectiveWork, decision: Decision) -> None:
         """Start it; what it holds (:meth:`_decide_at_once`) is let go of."""
         try:
             if not work.is_done:  # else the group has failed
@@ -255,12 +305,12 @@ class AllReduceDispatcher:
         finally:
             self._starting.release()
 
-    def _arrive(self, work: AllReduceWork, *, on_device: bool) -> None:
+    def _arrive(self, work: CollectiveWork, *, on_device: bool) -> None:
         """The host comes to an operation, and with it this rank, unless ``on_device``."""
         self._submitter = host.thread_number()
         try:
             self.control_plane.arrive(
-                work.number, work.nbytes, work.kind, on_device=on_device, is_off=self.is_off
+                work.number, _signature(work), on_device=on_device, is_off=self.is_off
             )
         finally:
             self._submitter = None
@@ -447,7 +497,7 @@ class AllReduceDispatcher:
         self.control_plane.close()
         self._start_decided()
 
-    def _launch(self, work: AllReduceWork) -> None:
+    def _launch(self, work: CollectiveWork) -> None:
         """Start it on the thread that submits, which learns what is wrong with a capture."""
         try:
             decision = self._wait_for_decision(work)
@@ -459,13 +509,13 @@ class AllReduceDispatcher:
                 self.executor.watchdog.broke(error)
             raise
 
-    def _wait_for_decision(self, work: AllReduceWork) -> Decision:
+    def _wait_for_decision(self, work: CollectiveWork) -> Decision:
         try:
             return self.control_plane.decision(work.number)
         finally:
             self._undecided.popleft()
 
-    def _start(self, work: AllReduceWork, decision: Decision) -> None:
+    def _start(self, work: CollectiveWork, decision: Decision) -> None:
         self.moved_s = host.monotonic()
         work.before_done = functools.partial(self._note, work, decision, self.moved_s)
         if decision.candidate == NATIVE:
@@ -473,13 +523,13 @@ class AllReduceDispatcher:
         else:
             self.executor.start(work, decision.candidate, decision.late)
 
-    def _ended(self, work: AllReduceWork) -> None:
+    def _ended(self, work: CollectiveWork) -> None:
         try:
             self.executor.end(work)
         except Exception as error:  # on the native thread, where it would be lost
             self.executor.watchdog.broke(error)
 
-    def _note(self, work: AllReduceWork, decision: Decision, decided_s: float) -> None:
+    def _note(self, work: CollectiveWork, decision: Decision, decided_s: float) -> None:
         """Tell the control plane that an operation is done, and keep a record of it."""
         self.control_plane.done(work.number)
         method = NATIVE_WAY
@@ -498,3 +548,8 @@ class AllReduceDispatcher:
         names = ", ".join(map(str, fault.ranks))
         verdict = RankFailure(fault.ranks, f"rank(s) {names}: {fault.text}")
         self.executor.watchdog.fail(f"rank {self.rank} has noticed", verdict)
+
+
+def _signature(work: CollectiveWork) -> BufferSignature:
+    """What all ranks must agree on before an operation is decided."""
+    return BufferSignature(work.nbytes, work.kind, work.collective)

@@ -1,7 +1,7 @@
 """How an operation runs for which all ranks are waited for: natively, or by a schedule on time.
 
 Which way is fastest depends on the network, the size and the processors, so it is found out with
-the job's own operations, for each class of sizes (powers of two) by itself:
+the job's own operations, for each collective and class of sizes (powers of two) by itself:
 
     operations of a class   │ 1, 2, 3, ... some dozens            │ from then on
     run                     │ by each way that might be fastest,  │ by the one that was; to compare,
@@ -23,6 +23,8 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from latecomer.runtime.collective import COLLECTIVES
+from latecomer.runtime.policy.arrivals import CLASSES, of_size_class, size_class
 from latecomer.runtime.policy.cost_model import Profile, ScheduleCandidate, times
 from latecomer.runtime.policy.messages import NATIVE, Epoch, OnTime
 
@@ -46,11 +48,6 @@ FASTEST = "the fastest of the ways on time that were tried"
 NOT_FOUND = "natively, since it was not found out in time how it is fastest"
 
 
-def size_class(nbytes: int) -> int:
-    """The class of a buffer's size: those from one power of two to the next."""
-    return nbytes.bit_length()
-
-
 def is_to_compare(operation: int) -> bool:
     """Whether an operation runs natively in any case, to measure what that takes.
 
@@ -69,8 +66,9 @@ def tried(
     of_class: int, candidates: tuple[ScheduleCandidate, ...], profile: Profile
 ) -> tuple[int, ...]:
     """The ways among which the fastest for a class is looked for; alike on all ranks."""
-    middle = 3 << of_class >> 2  # bytes
-    schedules = sorted(times(candidates, profile, 0, middle), key=lambda each: each.waiting_s)
+    collective, middle = of_size_class(of_class)
+    known = times(candidates, profile, 0, middle, collective)
+    schedules = sorted(known, key=lambda each: each.waiting_s)
     native_s = profile.native_s(middle)
     limit_s = min([HOPELESS * each.waiting_s for each in schedules] + [FAR * native_s])
     likely = [each.candidate for each in schedules if each.waiting_s <= limit_s]
@@ -86,16 +84,28 @@ def named(on_time: OnTime, candidates: tuple[ScheduleCandidate, ...]) -> dict[in
 
 def on_time_of(names: Mapping[int, str], candidates: tuple[ScheduleCandidate, ...]) -> OnTime:
     """The reverse; names of schedules that there are no more are left out."""
-    ways = {each.name: index for index, each in enumerate(candidates) if each.late == 0}
-    ways[LIBRARY] = NATIVE
-    return tuple((of_class, ways[name]) for of_class, name in sorted(names.items()) if name in ways)
+    ways = {
+        (each.collective, each.name): index
+        for index, each in enumerate(candidates)
+        if each.late == 0
+    }
+    ways |= {(collective, LIBRARY): NATIVE for collective in COLLECTIVES}
+
+    on_time = []
+    for of_class, name in sorted(names.items()):
+        if of_class not in CLASSES:
+            continue
+        collective, _ = of_size_class(of_class)
+        if (collective, name) in ways:
+            on_time.append((of_class, ways[collective, name]))
+    return tuple(on_time)
 
 
 def way_on_time(
-    epoch: Epoch, operation: int, nbytes: int, ways: tuple[int, ...]
+    epoch: Epoch, operation: int, of_class: int, ways: tuple[int, ...]
 ) -> tuple[int, str]:
     """The candidate by which an operation runs, or NATIVE; and why. ``ways``: of :func:`tried`."""
-    settled = dict(epoch.on_time).get(size_class(nbytes))
+    settled = dict(epoch.on_time).get(of_class)
     any_way = ways[_mixed(operation) // COMPARED % len(ways)]
     if settled is not None:
         if is_to_compare(operation):
@@ -113,14 +123,14 @@ class OnTimeTimes:
         self.added = 0  # operations
         self._took_s: dict[int, dict[int, deque[float]]] = {}
 
-    def add(self, nbytes: int, candidate: int, took_s: float) -> None:
+    def add(self, of_class: int, candidate: int, took_s: float) -> None:
         """One operation, from the last arrival to the last result."""
-        ways = self._took_s.setdefault(size_class(nbytes), {})
+        ways = self._took_s.setdefault(of_class, {})
         ways.setdefault(candidate, deque(maxlen=KEPT)).append(took_s)
         self.added += 1
 
     def least_s(self, nbytes: int, default_s: float) -> float:
-        """What operations of this size took by the fastest way of which enough are known."""
+        """What all-reduces of this size took by the fastest way of which enough are known."""
         by_way = self._took_s.get(size_class(nbytes), {}).values()
         medians_s = [statistics.median(took_s) for took_s in by_way if len(took_s) >= ENOUGH]
         return min(medians_s, default=default_s)

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
+from latecomer.runtime.collective import ALL_REDUCE, Collective
 from latecomer.runtime.device.option import OnDevice
 from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.policy.cost_model import Profile, ScheduleCandidate, Times, times
@@ -164,10 +165,19 @@ class PolicyInputs:
             return native_s
         return min(native_s, self.on_time.least_s(nbytes, default_s=native_s))
 
-    def times(self, late: int, nbytes: int, corrected: bool = True, made: int = -1) -> list[Times]:
+    def times(
+        self,
+        late: int,
+        nbytes: int,
+        corrected: bool = True,
+        made: int = -1,
+        collective: Collective = ALL_REDUCE,
+    ) -> list[Times]:
         """W and C of the candidates in ``made`` (bits) for ``late`` late ranks."""
         predicted = [
-            schedule for schedule in self._times(late, nbytes) if made >> schedule.candidate & 1
+            schedule
+            for schedule in self._times(late, nbytes, collective)
+            if made >> schedule.candidate & 1
         ]
         if not corrected:
             return predicted

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from latecomer.runtime.policy.arrivals import ArrivalState
+from latecomer.runtime.policy.arrivals import ArrivalState, BufferSignature
 from latecomer.runtime.policy.cost_model import (
     LEAST_GAIN,
     Times,
@@ -27,7 +27,7 @@ from latecomer.runtime.policy.cost_model import (
 )
 from latecomer.runtime.policy.history import LATELY
 from latecomer.runtime.policy.messages import NATIVE, Decision, Epoch
-from latecomer.runtime.policy.on_time import TO_COMPARE, is_to_compare, size_class, way_on_time
+from latecomer.runtime.policy.on_time import TO_COMPARE, is_to_compare, way_on_time
 from latecomer.runtime.policy.options import PolicyInputs
 
 PATIENCE = "missing for longer than a needless start would cost"
@@ -68,8 +68,14 @@ Ranks = tuple[int, ...]
 Rule = Callable[[float, OperationState, PolicyInputs], Decision | Later]
 
 
-def useless(nbytes: int, inputs: PolicyInputs) -> str:
-    """Why nothing can be gained on ``nbytes`` bytes; empty if something can. Alike on all ranks."""
+def useless(buffer: BufferSignature, inputs: PolicyInputs) -> str:
+    """Why nothing can be gained by a start without a late rank; empty if something can.
+
+    Alike on all ranks.
+    """
+    if not buffer.can_be_begun:
+        return f"no rank can be left out of {buffer.collective}"
+    nbytes = buffer.nbytes
     native_s = inputs.native_s(nbytes, corrected=False)
     best_s = math.inf
     for late in range(1, inputs.most_late + 1):
@@ -88,33 +94,37 @@ def useless(nbytes: int, inputs: PolicyInputs) -> str:
 
 
 def waited_for(
-    operation: int, nbytes: int, epoch: Epoch, why: str, inputs: PolicyInputs
+    operation: int, buffer: BufferSignature, epoch: Epoch, why: str, inputs: PolicyInputs
 ) -> Decision:
     """How an operation runs for which all ranks are waited for; ``why`` they are."""
     if not inputs.has_ways_on_time:
         return Decision(NATIVE, (), why)
-    ways = inputs.ways_on_time(size_class(nbytes))
-    way, reason = way_on_time(epoch, operation, nbytes, ways)
+    ways = inputs.ways_on_time(buffer.of_class)
+    way, reason = way_on_time(epoch, operation, buffer.of_class, ways)
     return Decision(way, (), reason if reason == TO_COMPARE else f"{why}; {reason}")
 
 
-def static(nbytes: int, inputs: PolicyInputs) -> Decision:
+def static(buffer: BufferSignature, inputs: PolicyInputs) -> Decision:
     """Modes static (the named ranks come when the others have done their part) and native."""
     if inputs.options.mode == "native":
         return Decision(NATIVE, (), "mode native")
+    if not buffer.can_be_begun:
+        return Decision(NATIVE, (), useless(buffer, inputs))
     always = Epoch(0, 0, 0, inputs.options.late, math.inf)
-    return _for_late(nbytes, always, "named by the user", inputs)
+    return _for_late(buffer.nbytes, always, "named by the user", inputs)
 
 
-def predicted(operation: int, nbytes: int, epoch: Epoch, inputs: PolicyInputs) -> Decision:
-    """Mode predict: how an operation of ``nbytes`` bytes runs in ``epoch``."""
+def predicted(
+    operation: int, buffer: BufferSignature, epoch: Epoch, inputs: PolicyInputs
+) -> Decision:
+    """Mode predict: how an all-reduce of this buffer runs in ``epoch``."""
     if epoch.late and is_to_compare(operation):
         return Decision(NATIVE, (), TO_COMPARE)
     reason = epoch.reason or NO_STRAGGLER
-    decision = _for_late(nbytes, epoch, reason, inputs)
+    decision = _for_late(buffer.nbytes, epoch, reason, inputs)
     if decision.late:
         return decision
-    return waited_for(operation, nbytes, epoch, decision.reason, inputs)
+    return waited_for(operation, buffer, epoch, decision.reason, inputs)
 
 
 def eager(now_s: float, state: OperationState, inputs: PolicyInputs) -> Decision | Later:
@@ -122,7 +132,7 @@ def eager(now_s: float, state: OperationState, inputs: PolicyInputs) -> Decision
     threshold_s = inputs.options.threshold_s
 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
-        nbytes = state.buffer[0]
+        nbytes = state.buffer.nbytes
         schedules = inputs.times(len(missing), nbytes, made=inputs.made)
         patient = break_even(inputs.together_s(nbytes), schedules)
         if threshold_s is None or patient.candidate == NATIVE:
@@ -139,7 +149,7 @@ def auto(now_s: float, state: OperationState, inputs: PolicyInputs) -> Decision 
     """Start without who is missing when that is faster on average, by the delays seen lately."""
 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
-        nbytes = state.buffer[0]
+        nbytes = state.buffer.nbytes
         together_s = inputs.together_s(nbytes)
         schedules = inputs.times(len(missing), nbytes, made=inputs.made)
         # to the next arrival, not the last: who is about to come is not left out with who is late
@@ -180,7 +190,7 @@ def _decide(
     if not state.absent:
         if is_to_compare(state.operation):
             return Decision(NATIVE, (), TO_COMPARE)
-        return waited_for(state.operation, state.buffer[0], state.epoch, ALL_HERE, inputs)
+        return waited_for(state.operation, state.buffer, state.epoch, ALL_HERE, inputs)
     if state.absent > inputs.most_late or is_to_compare(state.operation):
         return Later(math.inf)
 

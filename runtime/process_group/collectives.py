@@ -1,5 +1,7 @@
 """What a process group of ours does, on every torch: all-reduce as configured, the rest natively.
 
+In some modes reduce-scatters and all-gathers of one tensor are ours, too (``half``).
+
 Every collective enters Gloo through torch's own binding, which releases the GIL. Nothing else may:
 Gloo's worker threads free tensors with a lock held, which takes the GIL, so that a call that waits
 for that lock with the GIL held, as torch's base class makes it for a Python group, deadlocks.
@@ -33,17 +35,27 @@ from latecomer.runtime.torch_versions import (
 )
 from latecomer.runtime.work import SUMMABLE, PendingWork, unsummable
 from latecomer.verify.errors import LatecomerError
+from latecomer.verify.halves import Half
 
 logger = logging.getLogger("latecomer")
 GLOO = dist.ProcessGroup.BackendType.GLOO
 NCCL = dist.ProcessGroup.BackendType.NCCL
+HALVES: dict[str, Half] = {  # by torch's names, of any version from 2.11 on
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter",
+    "_allgather_base": "all_gather",
+    "all_gather_single": "all_gather",
+}
 LAST_START_S = 30.0
 """How long the end of a program waits for a start that is under way. Measuring takes seconds: one
 that was given up after five came back from torch too late, and aborted the process."""
 
 
 class Collectives:
-    """The collectives of one group; subclasses run the all-reduces that are theirs."""
+    """The collectives of one group; subclasses run the all-reduces that are theirs.
+
+    A subclass may run reduce-scatters and all-gathers, too: it overrides :meth:`half`.
+    """
 
     dtypes = SUMMABLE
     path: str  # the name of what the subclass does
@@ -85,6 +97,10 @@ class Collectives:
         """Make what runs the subclass's all-reduces on ``device`` (collective)."""
         raise NotImplementedError
 
+    def half(self, half: Half, args: Sequence[Any], kwargs: dict[str, Any]) -> Work | None:
+        """Start it the subclass's way, if it fits; arguments as torch's: output, input, options."""
+        return None
+
     def options(self) -> dict[str, Any]:
         """What the engine's ``submit`` takes beyond the tensor."""
         return {}
@@ -101,6 +117,8 @@ class Collectives:
         RankFailure is raised if the group has failed before, else what the native backend raises.
         """
         if name == "allreduce" and (pending := self._allreduce(args, kwargs)) is not None:
+            return pending
+        if name in HALVES and (pending := self.half(HALVES[name], args, kwargs)) is not None:
             return pending
         if name == "allreduce_coalesced":
             self._count("several tensors at once")
@@ -142,7 +160,7 @@ class Collectives:
 
     def engine(self, device: torch.device | str = "cpu") -> Any:
         """What runs the subclass's all-reduces on ``device``; started now if it was not before."""
-        return self._starting(torch.device(device)).engine
+        return self.starting(torch.device(device)).engine
 
     def shutdown(self) -> None:
         """Release threads and connections."""
@@ -174,8 +192,7 @@ class Collectives:
         if reason:
             return None
         tensor = tensors[0]
-        self._apply(self.timeout)
-        starting = self._starting(tensor.device)
+        starting = self.starting(tensor.device)
         if tensor.device.type == "cuda":
             _ = starting.engine  # what is submitted from another thread would miss this stream
         engine = starting.ready or starting
@@ -183,27 +200,36 @@ class Collectives:
         return PendingWork(engine.submit(tensor, average=average, **self.options()))
 
     def _reason(self, tensors: list[torch.Tensor], operation: str) -> str:
+        if len(tensors) != 1:
+            return f"{len(tensors)} tensors at once"
+        return self.reason(tensors[0], operation)
+
+    def reason(self, tensor: torch.Tensor, operation: str) -> str:
+        """Why a tensor can't go the subclass's way; empty if it can."""
         if self.size < 2:
             return "a group of one"
         if operation not in ("SUM", "AVG"):
             return f"operation {operation}"
-        if len(tensors) != 1:
-            return f"{len(tensors)} tensors at once"
-        reason, _ = unsummable(tensors[0], operation == "AVG", self.dtypes)
+        reason, _ = unsummable(tensor, operation == "AVG", self.dtypes)
         if reason:
             return reason
-        device = tensors[0].device
+        device = tensor.device
         if device not in self._unfit:
             self._unfit[device] = self.unfit(device)
         return self._unfit[device]
 
+    def count(self, half: Half, reason: str) -> None:
+        """One more such operation goes the subclass's way or, with a ``reason``, natively."""
+        self._count(f"{half}: {reason or self.path}")
+
     def _count(self, path: str) -> None:
         self.paths[path] += 1
         if self.paths[path] == 1:
-            how = f"by {path}" if path == self.path else f"natively: {path}"
-            logger.info("rank %d: allreduce goes %s", self.rank, how)
+            logger.info("rank %d: the first all-reduce (or other) goes so: %s", self.rank, path)
 
-    def _starting(self, device: torch.device) -> Starting:
+    def starting(self, device: torch.device) -> Starting:
+        """The engine for ``device`` on its way; started now if it was not before (collective)."""
+        self._apply(self.timeout)
         with self._lock:
             if device.type not in self._engines:
                 self._engines[device.type] = Starting(lambda: self._started(device))

@@ -16,7 +16,7 @@ import torch
 
 from latecomer.runtime.health.native_work import FailureDetector
 from latecomer.runtime.host import host
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 from latecomer.verify.errors import LatecomerError
 
 CLOSE_S = 5.0  # how long closing waits for a start that is under way
@@ -27,7 +27,7 @@ class AllReduceEngine(FailureDetector, Protocol):
 
     timeout_s: float
 
-    def submit(self, tensor: torch.Tensor, *, average: bool) -> AllReduceWork:
+    def submit(self, tensor: torch.Tensor, *, average: bool) -> CollectiveWork:
         """Start the sum or average of ``tensor``, in place; returns at once."""
 
     def close(self, *, at_once: bool = False) -> None:
@@ -53,14 +53,23 @@ class Starting:
         """The engine, once it runs; raises the LatecomerError for which it could not start."""
         return self._started.result()
 
-    def submit(self, tensor: torch.Tensor, *, average: bool, **options: Any) -> AllReduceWork:
+    def submit(self, tensor: torch.Tensor, *, average: bool, **options: Any) -> CollectiveWork:
         """Start an operation now, or as soon as the engine runs; a LatecomerError if it failed."""
+        return self.start(tensor, lambda engine: engine.submit(tensor, average=average, **options))
+
+    def start(
+        self, tensor: torch.Tensor, submit: Callable[[Any], CollectiveWork]
+    ) -> CollectiveWork:
+        """The same for any collective: ``submit`` starts it, called with the engine.
+
+        ``tensor`` holds the result in the end.
+        """
         with self._lock:
             if not self._started.done():
-                work = AllReduceWork(next(self._numbers), tensor, average)
-                self._started.add_done_callback(lambda _: self._hand_over(work, options))
+                work = CollectiveWork(next(self._numbers), tensor)
+                self._started.add_done_callback(lambda _: self._hand_over(work, submit))
                 return work
-        return self.engine.submit(tensor, average=average, **options)
+        return submit(self.engine)
 
     def close(self, start_s: float = CLOSE_S, *, at_once: bool = False) -> None:
         """Release the engine; one that has not started within ``start_s`` is released later."""
@@ -97,8 +106,8 @@ class Starting:
                 self.ready = outcome
             return True
 
-    def _hand_over(self, work: AllReduceWork, options: dict[str, Any]) -> None:
+    def _hand_over(self, work: CollectiveWork, submit: Callable[[Any], CollectiveWork]) -> None:
         try:
-            self.engine.submit(work.tensor, average=work.average, **options).then(work.settle)
+            submit(self.engine).then(work.settle)
         except LatecomerError as error:
             work.settle(error)

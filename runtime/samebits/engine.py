@@ -11,7 +11,7 @@ from latecomer.runtime.samebits.contributions import Contributions
 from latecomer.runtime.samebits.conversion import DTYPES
 from latecomer.runtime.samebits.summing import SameBits
 from latecomer.runtime.samebits.unnamed import UnnamedTensors
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 from latecomer.verify.errors import LatecomerError
 
 
@@ -41,10 +41,10 @@ class SameBitsEngine:
         """Ask all ranks for a sign of life; the failure that names those that give none."""
         return self.engine.find_silent(noticed)
 
-    def submit(self, tensor: torch.Tensor, *, average: bool, **options: Any) -> AllReduceWork:
+    def submit(self, tensor: torch.Tensor, *, average: bool, **options: Any) -> CollectiveWork:
         """As the engine's; raises as :meth:`SameBits.submit`."""
 
-        def start(integers: torch.Tensor) -> AllReduceWork:
+        def start(integers: torch.Tensor) -> CollectiveWork:
             return self.engine.submit(integers, average=False, **options)
 
         if tensor.dtype not in DTYPES or tensor.numel() == 0:

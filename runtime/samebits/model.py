@@ -8,7 +8,7 @@ from typing import Any
 from latecomer.runtime.samebits.gradients import Gradients
 from latecomer.runtime.samebits.summing import SameBits, Start
 from latecomer.runtime.torch_versions import GradBucket
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 
 
 class SameBitsOfModel:
@@ -56,7 +56,7 @@ class SameBitsOfModel:
         """How many sums had a tensor that was summed again; in the first step all are."""
         return self._repeated_before + self._sums.repeated
 
-    def submit(self, bucket: GradBucket, start: Start) -> AllReduceWork:
+    def submit(self, bucket: GradBucket, start: Start) -> CollectiveWork:
         """Start the average of a bucket over all contributions; raises as :class:`SameBits`."""
         given, tensors = self._gradients.of_bucket(bucket)
         if not tensors:

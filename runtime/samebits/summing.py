@@ -52,7 +52,7 @@ from latecomer.runtime.samebits.conversion import DTYPES, holding, precision_of,
 from latecomer.runtime.samebits.option import require_contributions
 from latecomer.runtime.samebits.repetition import Repetition
 from latecomer.runtime.samebits.travelling import Spare, Travelling, layout_of
-from latecomer.runtime.work import AllReduceWork, require_summable
+from latecomer.runtime.work import AllReduceWork, CollectiveWork, require_summable
 from latecomer.verify.errors import ArgumentError, LatecomerError
 
 SMALL = 2**18  # elements that are converted at once on the thread that completes the all-reduce
@@ -60,7 +60,7 @@ CLOSE_S = 5.0  # how long closing waits for the sums that are under way
 logger = logging.getLogger("latecomer")
 
 T = TypeVar("T")
-Start = Callable[[torch.Tensor], AllReduceWork]
+Start = Callable[[torch.Tensor], CollectiveWork]
 """Starts an all-reduce of a tensor of integers: the engine's ``submit``."""
 
 
@@ -69,7 +69,7 @@ class _Sum:
     """A sum from its submission to its result."""
 
     number: int
-    work: AllReduceWork  # the caller's
+    work: CollectiveWork  # the caller's
     given: Contributions
     tensors: Sequence[TensorExponents]
     start: Start
@@ -133,7 +133,7 @@ class SameBits:
         start: Start,
         *,
         average: bool,
-    ) -> AllReduceWork:
+    ) -> CollectiveWork:
         """Start the sum of all ranks' contributions, in place of ``given.flat``; returns at once.
 
         All ranks submit the same tensors in the same order. The average divides by the number of
@@ -172,7 +172,7 @@ class SameBits:
             self._in_order(partial(self._begin, new))
         return new.work
 
-    def pass_on(self, tensor: torch.Tensor, start: Start) -> AllReduceWork:
+    def pass_on(self, tensor: torch.Tensor, start: Start) -> CollectiveWork:
         """Start what is no sum of floats as it is, behind the sums before it."""
         with self._order:
             self._require_open()

@@ -16,6 +16,10 @@ from latecomer.runtime.simulation.world import World
 
 ANSWER_S = 5e-4  # a question to the store, there and back
 UNLIMITED = timedelta(days=1)  # longer than any job
+SUM = "sum"
+MAXIMUM = "maximum"
+SCATTER = "reduce-scatter"
+GATHER = "all-gather"
 CLOSED = "Connection closed by peer [simulated]"
 
 
@@ -133,15 +137,16 @@ class Shared:
 
 @dataclass
 class _Operation:
-    """One all-reduce of the library's, of all ranks of a group."""
+    """One collective of the library's, of all ranks of a group; tensors by rank."""
 
-    tensors: dict[int, torch.Tensor] = field(default_factory=dict)
-    is_maximum: bool = False  # else a sum
+    given: dict[int, torch.Tensor] = field(default_factory=dict)
+    results: dict[int, torch.Tensor] = field(default_factory=dict)
+    kind: str = SUM
     is_done: bool = False
 
 
 class Gloo:
-    """All groups of the library's all-reduce: a model of Gloo's ring.
+    """All groups of the library's collectives: a model of Gloo's rings.
 
     An operation is done when all ranks have come to it, all that have begun before are done, and a
     ring would have taken its time. Nothing of it moves through the simulated network. When a rank
@@ -179,15 +184,16 @@ class _Group:
         self._free_s = 0.0
 
     def enter(
-        self, number: int, rank: int, tensor: torch.Tensor, *, is_maximum: bool
+        self, number: int, rank: int, kind: str, given: torch.Tensor, result: torch.Tensor
     ) -> _Operation:
         """A rank comes to its operation of this number."""
-        operation = self.operations.setdefault(number, _Operation(is_maximum=is_maximum))
-        assert operation.is_maximum == is_maximum
-        operation.tensors[rank] = tensor
-        if len(operation.tensors) == self.size and not self.is_ended:
+        operation = self.operations.setdefault(number, _Operation(kind=kind))
+        assert operation.kind == kind
+        operation.given[rank] = given
+        operation.results[rank] = result
+        if len(operation.given) == self.size and not self.is_ended:
             begun_s = max(self.world.now_s, self._free_s)
-            self._free_s = begun_s + self._ring_s(tensor)
+            self._free_s = begun_s + self._ring_s(operation)
             self.world.at(self._free_s, self._complete, operation)
         return operation
 
@@ -199,24 +205,31 @@ class _Group:
         self.is_ended = True
         self.waiters.wake()
 
-    def _ring_s(self, tensor: torch.Tensor) -> float:
+    def _ring_s(self, operation: _Operation) -> float:
         weather = self.network.weather
-        hops = 2 * (self.size - 1)
-        nbytes = tensor.numel() * tensor.element_size()
+        hops = self.size - 1
+        nbytes = operation.results[0].nbytes
+        if operation.kind != GATHER:  # Gloo's reduce-scatter is an all-reduce, too
+            hops *= 2
+            nbytes = operation.given[0].nbytes
         return hops * weather.latency_s + hops / self.size * nbytes / weather.rate
 
     def _complete(self, operation: _Operation) -> None:
         if self.is_ended:
             return
-        tensors = [operation.tensors[rank] for rank in sorted(operation.tensors)]
-        total = tensors[0].clone()
-        for tensor in tensors[1:]:
-            if operation.is_maximum:
-                torch.maximum(total, tensor, out=total)
-            else:
-                total += tensor
-        for tensor in tensors:
-            tensor.copy_(total)
+        given = [operation.given[rank] for rank in sorted(operation.given)]
+        if operation.kind == GATHER:
+            made = torch.cat([each.flatten() for each in given])
+        else:
+            made = given[0].clone()
+            for each in given[1:]:
+                if operation.kind == MAXIMUM:
+                    torch.maximum(made, each, out=made)
+                else:
+                    made += each
+        for rank, result in operation.results.items():
+            of_rank = made.view(self.size, -1)[rank] if operation.kind == SCATTER else made
+            result.copy_(of_rank.view(result.shape))
         operation.is_done = True
         self.waiters.wake()
 
@@ -233,12 +246,23 @@ class GlooRank:
 
     def allreduce(self, tensors: list[torch.Tensor], options: Any = None) -> GlooWork:
         """Start the sum of a tensor over all ranks, or its maximum."""
+        is_maximum = options is not None and options.reduceOp == dist.ReduceOp.MAX
+        return self._enter(MAXIMUM if is_maximum else SUM, tensors[0], tensors[0])
+
+    def _reduce_scatter_base(self, result: torch.Tensor, given: torch.Tensor) -> GlooWork:
+        """Start the sum of each rank's part."""
+        return self._enter(SCATTER, given, result)
+
+    def _allgather_base(self, result: torch.Tensor, given: torch.Tensor) -> GlooWork:
+        """Start the collection of all ranks' parts."""
+        return self._enter(GATHER, given, result)
+
+    def _enter(self, kind: str, given: torch.Tensor, result: torch.Tensor) -> GlooWork:
         group = self._group
         group.world.perhaps_switch()
         if group.is_ended:
             raise RuntimeError(CLOSED)
-        is_maximum = options is not None and options.reduceOp == dist.ReduceOp.MAX
-        operation = group.enter(self._number, self._rank, tensors[0], is_maximum=is_maximum)
+        operation = group.enter(self._number, self._rank, kind, given, result)
         self._number += 1
         return GlooWork(group, operation, self._timeout_s)
 

@@ -74,9 +74,10 @@ def gain_of(operations: Sequence[Operation]) -> Gain:
     if not operations:
         return Gain()
 
-    natively_s: defaultdict[int, list[float]] = defaultdict(list)  # by bytes
-    by_schedule_s: defaultdict[int, list[float]] = defaultdict(list)
-    without_late: Counter[int] = Counter()
+    # by collective and bytes
+    natively_s: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+    by_schedule_s: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+    without_late: Counter[tuple[str, int]] = Counter()
     reasons: Counter[str] = Counter()
     first_number = min(record.operation for records in operations for record in records.values())
     for records in operations:
@@ -84,13 +85,14 @@ def gain_of(operations: Sequence[Operation]) -> Gain:
         took_s = completion_s(records)
         if math.isnan(took_s):
             continue  # it has failed
+        size = first.collective, first.bytes
         if first.way == NATIVE:
             reasons[first.reason] += 1
             if first.operation != first_number:
-                natively_s[first.bytes].append(took_s)
+                natively_s[size].append(took_s)
         else:
-            by_schedule_s[first.bytes].append(took_s)
-            without_late[first.bytes] += bool(first.late)
+            by_schedule_s[size].append(took_s)
+            without_late[size] += bool(first.late)
 
     compared = 0
     compared_without_late = 0
@@ -98,14 +100,14 @@ def gain_of(operations: Sequence[Operation]) -> Gain:
     saved_s = 0.0
     least_s = 0.0
     most_s = 0.0
-    for nbytes, times_s in by_schedule_s.items():
-        native_times_s = natively_s[nbytes]
+    for size, times_s in by_schedule_s.items():
+        native_times_s = natively_s[size]
         if len(native_times_s) < ENOUGH:
             not_compared += len(times_s)
             continue
         low_s, median_s, high_s = statistics.quantiles(native_times_s, n=4, method="inclusive")
         compared += len(times_s)
-        compared_without_late += without_late[nbytes]
+        compared_without_late += without_late[size]
         saved_s += len(times_s) * median_s - sum(times_s)
         least_s += len(times_s) * low_s - sum(times_s)
         most_s += len(times_s) * high_s - sum(times_s)

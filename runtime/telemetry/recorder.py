@@ -20,7 +20,7 @@ from latecomer.runtime.telemetry.records import (
     Stage,
     UbtStep,
 )
-from latecomer.runtime.work import AllReduceWork, Observer
+from latecomer.runtime.work import CollectiveWork, Observer
 
 OfOperation = Record | Round | Stage
 Event = OfOperation | Collective
@@ -106,7 +106,7 @@ class OperationRecorder:
 
     def record(
         self,
-        work: AllReduceWork,
+        work: CollectiveWork,
         number: int,
         way: str,
         reason: str,
@@ -128,6 +128,7 @@ class OperationRecorder:
             late=late,
             reason=reason,
             by=work.by,
+            collective=work.collective,
         )
         self.records.append(record)
         self._tell(record)

@@ -9,6 +9,7 @@ import math
 
 import msgspec
 
+from latecomer.runtime.collective import ALL_REDUCE
 from latecomer.runtime.telemetry.origin import Origin
 
 NATIVE = "native"
@@ -34,13 +35,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     late: tuple[int, ...]  # the ranks that were taken to be late
     reason: str
     by: str = ""  # on a device: kernel, transfers or library; why not the kernel
+    collective: str = ALL_REDUCE
 
     @property
     def description(self) -> str:
         """How it ran, and who was late."""
+        way = self.way if self.collective == ALL_REDUCE else f"{self.collective} {self.way}"
         if not self.late:
-            return self.way
-        return f"{self.way}, late: {', '.join(map(str, self.late))}"
+            return way
+        return f"{way}, late: {', '.join(map(str, self.late))}"
 
 
 class Round(msgspec.Struct, frozen=True):

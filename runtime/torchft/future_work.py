@@ -15,7 +15,7 @@ from torch.futures import Future
 
 from latecomer.runtime.host import host
 from latecomer.runtime.torch_versions import Work
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 from latecomer.verify.errors import LatecomerError
 
 NO_LIMIT = timedelta(0)
@@ -39,7 +39,7 @@ class FutureWork(Work):
         self._is_complete = host.Event()  # the future is
         self._future: Future[list[torch.Tensor]] = Future()
 
-    def follow(self, work: AllReduceWork) -> None:
+    def follow(self, work: CollectiveWork) -> None:
         """Complete the future as soon as ``work`` is done, or has failed."""
         work.then(self.settle)
 

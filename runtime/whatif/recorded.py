@@ -75,6 +75,7 @@ def _watched(records: dict[int, Record]) -> Operation:
     done_s = max(records[rank].done_s for rank in ranks)
     return Operation(
         arrivals_s=tuple(each - min(arrived_s) for each in arrived_s),
+        kind=kind_of(records[ranks[0]].collective),
         nbytes=records[ranks[0]].bytes,
         took_s=0.0 if math.isnan(done_s) else max(0.0, done_s - max(arrived_s)),
         ranks=ranks,

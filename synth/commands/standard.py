@@ -1,4 +1,4 @@
-"""``synth ring``, ``rhd``, ``tree``, ``doubling``, ``direct``: schedules for ranks on time."""
+"""``synth ring``, ``rhd``, ``tree``, ``doubling``, ``direct``, ``circulant``: for ranks on time."""
 
 from __future__ import annotations
 
@@ -64,4 +64,8 @@ doubling = _command(
 direct = _command(
     standard.direct,
     "Write the two-round AllReduce in which every rank sends to every other (no straggler).",
+)
+circulant = _command(
+    standard.circulant,
+    "Write AllReduce with as few rounds and bytes as rhd, for any number of ranks (no straggler).",
 )

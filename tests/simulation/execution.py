@@ -20,6 +20,7 @@ from unittest import mock
 import torch
 
 from latecomer import synth
+from latecomer.runtime.collective import ALL_REDUCE, Collective
 from latecomer.runtime.executor import closed_form
 from latecomer.runtime.executor.executor import Executor
 from latecomer.runtime.executor.load import Runnable, load
@@ -252,7 +253,7 @@ def _operate(job: Job, plan: Plan, told: Told, rank: int, engine: Any) -> None:
                 if told.errors:
                     told.silent.append(operation)
             else:
-                told.results[operation] = _wrong(plan, operation, result)
+                told.results[operation] = _wrong(plan, rank, operation, result)
         told.longest_wait = max(told.longest_wait, (job.world.now_s - began_s, operation))
 
     for operation in range(len(plan.sizes)):
@@ -285,6 +286,10 @@ def _perhaps_die(job: Job, plan: Plan, rank: int, operation: int) -> None:
 def _submit(engine: AnyEngine, plan: Plan, rank: int, operation: int) -> Any:
     if isinstance(engine, Steps):
         return engine.submit(operation)
+    collective = plan.collective(operation)
+    if collective != ALL_REDUCE:
+        assert isinstance(engine, AllReduceDispatcher)
+        return _submit_half(engine, plan, rank, operation, collective)
     tensor = _contribution(rank, plan.sizes[operation])
     options: dict[str, Any] = {}
     executor = engine.engine if isinstance(engine, SameBitsEngine) else engine
@@ -293,6 +298,23 @@ def _submit(engine: AnyEngine, plan: Plan, rank: int, operation: int) -> Any:
         late = None if schedule == 0 and operation % 3 else _late(plan, executor, schedule)
         options = {"schedule": schedule, "late": late}
     return engine.submit(tensor, average=False, **options)
+
+
+def _submit_half(
+    engine: AllReduceDispatcher, plan: Plan, rank: int, operation: int, half: Collective
+) -> Any:
+    part = plan.part(operation)
+    if half == "reduce_scatter":
+        return engine.reduce_scatter(
+            torch.full((part,), -1.0), _contribution(rank, part * plan.ranks)
+        )
+    whole = torch.full((part * plan.ranks,), -1.0)
+    given = _contribution(rank, part)
+    if operation % 2:  # in place
+        place = whole[rank * part : (rank + 1) * part]
+        place.copy_(given)
+        given = place
+    return engine.all_gather(whole, given)
 
 
 def _late(plan: Plan, engine: Executor, schedule: int) -> int | None:
@@ -391,10 +413,21 @@ def _pattern(elements: int) -> torch.Tensor:
     return (torch.arange(elements) % 3 + 1).float()
 
 
-def _wrong(plan: Plan, operation: int, result: torch.Tensor) -> str:
-    """Empty if the result is the sum of all contributions, once each; else what is wrong."""
-    elements = plan.sizes[operation]
-    expected = _pattern(elements) * sum(BASE**rank for rank in range(plan.ranks))
+def _expected(plan: Plan, rank: int, operation: int) -> torch.Tensor:
+    """The sum of all contributions, once each, or this rank's part of it; or all of them."""
+    collective = plan.collective(operation)
+    part = plan.part(operation)
+    if collective == "all_gather":
+        return torch.cat([_contribution(each, part) for each in range(plan.ranks)])
+    factor = sum(BASE**each for each in range(plan.ranks))
+    if collective == "reduce_scatter":
+        return _pattern(part * plan.ranks)[rank * part : (rank + 1) * part] * factor
+    return _pattern(plan.sizes[operation]) * factor
+
+
+def _wrong(plan: Plan, rank: int, operation: int, result: torch.Tensor) -> str:
+    """Empty if the result is what it should be; else what is wrong."""
+    expected = _expected(plan, rank, operation)
     if torch.equal(result, expected):
         return ""
     place = int((result != expected).nonzero()[0])

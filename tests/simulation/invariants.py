@@ -28,7 +28,7 @@ from latecomer.runtime.policy.messages import Decision
 from latecomer.runtime.samebits.travelling import Spare, Travelling
 from latecomer.runtime.simulation.job import Job
 from latecomer.runtime.simulation.world import STEP_S
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 from latecomer.verify.errors import LatecomerError
 
 MOST_PROBLEMS = 10  # more say nothing new
@@ -51,14 +51,14 @@ class Watched:
         self._job = job
         self._clocks_are_good = clocks_are_good
         self._decisions: dict[int, tuple[int, Decision]] = {}  # by operation: who first heard it
-        self._settled: list[tuple[int, AllReduceWork, torch.Tensor]] = []  # by rank, with a copy
+        self._settled: list[tuple[int, CollectiveWork, torch.Tensor]] = []  # by rank, with a copy
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
         """Look at what runs in the block."""
         watched = self
         turn = EventLoop._turn
-        settle = AllReduceWork.settle
+        settle = CollectiveWork.settle
         handle_event = ControlPlane.handle_event
         take = Spare.take
 
@@ -66,7 +66,7 @@ class Watched:
             turn(loop)
             watched._after_turn(loop)
 
-        def watched_settle(work: AllReduceWork, error: LatecomerError | None = None) -> None:
+        def watched_settle(work: CollectiveWork, error: LatecomerError | None = None) -> None:
             watched._before_settling(work)
             settle(work, error)
 
@@ -83,7 +83,7 @@ class Watched:
         with (
             mock.patch.object(Spare, "take", watched_take),
             mock.patch.object(EventLoop, "_turn", watched_turn),
-            mock.patch.object(AllReduceWork, "settle", watched_settle),
+            mock.patch.object(CollectiveWork, "settle", watched_settle),
             mock.patch.object(ControlPlane, "handle_event", watched_event),
         ):
             yield
@@ -93,7 +93,7 @@ class Watched:
         for rank, work, copy in self._settled:
             self._look_at_tensor(rank, work, copy)
 
-    def _look_at_tensor(self, rank: int, work: AllReduceWork, copy: torch.Tensor) -> None:
+    def _look_at_tensor(self, rank: int, work: CollectiveWork, copy: torch.Tensor) -> None:
         if not torch.equal(work.tensor, copy):
             how = "failed" if work.error is not None else "was done"
             self._problem(rank, f"the tensor of operation {work.number} changed after it {how}")
@@ -119,7 +119,7 @@ class Watched:
             if wrong:
                 self._problem(self._job.world.rank, wrong)
 
-    def _before_settling(self, work: AllReduceWork) -> None:
+    def _before_settling(self, work: CollectiveWork) -> None:
         rank = self._job.world.rank
         if work.is_done:
             self._problem(rank, f"operation {work.number} is settled twice")

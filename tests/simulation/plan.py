@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from latecomer.runtime.collective import ALL_REDUCE, COLLECTIVES, Collective
 from latecomer.runtime.network.clock import DRIFT
 from latecomer.runtime.samebits.option import Bits
 from latecomer.runtime.simulation.world import Dice
@@ -92,11 +93,20 @@ class Plan(msgspec.Struct, frozen=True):
     drifts: tuple[float, ...]  # by rank: seconds per second by which its clock runs ahead
     bent: dict[str, int]  # places of the shipped code, see tests.simulation.places
     bits: Bits = "any"  # with "same", what is summed are integers
+    halves: bool = False  # two of three operations are reduce-scatters and all-gathers
 
     def late_s(self, rank: int, operation: int) -> float:
         """How long the rank is busy before an operation."""
         behind = 1 if operation >= self.turns_at else 0
         return self.lateness_s[(rank - behind) % self.ranks]
+
+    def collective(self, operation: int) -> Collective:
+        """What an operation is; of another than an all-reduce a rank's part is a share of it."""
+        return COLLECTIVES[operation % len(COLLECTIVES)] if self.halves else ALL_REDUCE
+
+    def part(self, operation: int) -> int:
+        """Elements of a rank's part of an operation that is no all-reduce."""
+        return self.sizes[operation] // self.ranks
 
     def as_json(self) -> str:
         """In one line."""
@@ -180,6 +190,8 @@ def drawn(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Plan:
     elif kind == "pipeline":
         sizes = (0,) * min(operations, MOST_STEPS)
 
+    bits = _bits(Dice(seed, "bits"), kind)
+    can_have_halves = kind in ("auto", "eager", "predict", "native") and bits == "any"
     return Plan(
         seed=seed,
         ranks=ranks,
@@ -203,7 +215,8 @@ def drawn(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Plan:
         pause_s=dice.one_of((0.0005, 0.01)),
         drifts=_drifts(Dice(seed, "drifts"), ranks),
         bent=places,
-        bits=_bits(Dice(seed, "bits"), kind),
+        bits=bits,
+        halves=can_have_halves and Dice(seed, "halves").happens(0.3),
     )
 
 

@@ -24,11 +24,17 @@ def test_as_the_literature_says(n: int) -> None:
     direct = synth.direct(n)
     tree = synth.tree(n)
     doubling = synth.doubling(n)
-    for schedule in (ring, rhd, direct, tree, doubling):
+    circulant = synth.circulant(n)
+    for schedule in (ring, rhd, direct, tree, doubling, circulant):
         report = check(schedule)
         assert report.verdict is Verdict.PROVED
         assert report.results["same_bits"].verdict is Verdict.PROVED
         assert report.completion_rounds == schedule.rounds
+
+    hops = (n - 1).bit_length()
+    assert (circulant.rounds, circulant.chunks) == (2 * hops, n)
+    assert circulant.ports == Incast(n // 2)
+    assert completion_cost(circulant) == Cost(2 * hops, Fraction(2 * (n - 1), n))
 
     one_at_a_time = Cost(2 * (n - 1), Fraction(2 * (n - 1), n))
     assert (ring.rounds, ring.chunks, ring.ports) == (2 * (n - 1), n, "duplex")

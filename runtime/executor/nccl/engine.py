@@ -31,11 +31,11 @@ from latecomer.runtime.health.diagnosis import WaitFor
 from latecomer.runtime.health.watchdog import Watchdog
 from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
-from latecomer.runtime.work import AllReduceWork, Observer, TransferEnd
+from latecomer.runtime.work import CollectiveWork, Observer, TransferEnd
 from latecomer.verify.errors import ArgumentError
 
 TRANSFERS = "transfers"
-"""What is said of operations that run by rounds of transfers (``AllReduceWork.by``)."""
+"""What is said of operations that run by rounds of transfers (``CollectiveWork.by``)."""
 
 Call = Callable[[], None]
 
@@ -65,7 +65,7 @@ class DeviceEngine:
         observer: Observer,
         *,
         arrived: Callable[[int, float], None],
-        ended: Callable[[AllReduceWork], None],
+        ended: Callable[[CollectiveWork], None],
         failed: Callable[[str, Exception | None], None],
         others_idle: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -98,7 +98,7 @@ class DeviceEngine:
         """When an operation last went on here."""
         return self._watcher.moved_s
 
-    def submit(self, work: AllReduceWork) -> None:
+    def submit(self, work: CollectiveWork) -> None:
         """Enqueue an operation, by its program or, without one, the library's own.
 
         On the thread whose current stream makes its data, which may be captured by a graph:
@@ -149,7 +149,7 @@ class DeviceEngine:
         for group in self._groups:
             group.close()
 
-    def _enqueue(self, work: AllReduceWork) -> tuple[StreamEvent, StreamEvent]:
+    def _enqueue(self, work: CollectiveWork) -> tuple[StreamEvent, StreamEvent]:
         """The places on the streams at which the data is there, and at which the sum is."""
         arrival = done = self._device.current().record()
         stream = self._streams[-1]
@@ -161,11 +161,11 @@ class DeviceEngine:
         seal = [lambda: self._results.seal(work.flat)]
         return arrival, self._after(done, stream, work, False, seal)
 
-    def _land(self, work: AllReduceWork) -> None:
+    def _land(self, work: CollectiveWork) -> None:
         """The device is past all of an operation."""
         self._ended(work)
 
-    def _parts(self, work: AllReduceWork) -> Iterator[tuple[Stream, list[Call]]]:
+    def _parts(self, work: CollectiveWork) -> Iterator[tuple[Stream, list[Call]]]:
         """What each stream does, one after the other."""
         if work.program is None:
             yield self._streams[-1], [lambda: self._groups[-1].all_reduce(work.flat)]
@@ -181,7 +181,7 @@ class DeviceEngine:
         self,
         before: StreamEvent,
         stream: Stream,
-        work: AllReduceWork,
+        work: CollectiveWork,
         divide: bool,
         calls: list[Call],
     ) -> StreamEvent:
@@ -193,7 +193,7 @@ class DeviceEngine:
         stream.keep(work.flat)
         return stream.record()
 
-    def _round(self, phase: int, work: AllReduceWork, step: int, ends: list[TransferEnd]) -> Call:
+    def _round(self, phase: int, work: CollectiveWork, step: int, ends: list[TransferEnd]) -> Call:
         """One round of this rank, for a stream."""
         assert work.program is not None
         group = self._groups[phase]
@@ -206,7 +206,7 @@ class DeviceEngine:
 
         return call
 
-    def _require_capturable(self, work: AllReduceWork) -> None:
+    def _require_capturable(self, work: CollectiveWork) -> None:
         text = ""
         remedy = ""
         if not (self._watcher.idle and self._others_idle()):

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from latecomer.runtime.executor.nccl.streams import Device, StreamEvent
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 
 
 class Results:
@@ -36,7 +36,7 @@ class Results:
         # written on this stream, and read on others, which are not ordered behind it
         device.current().synchronize()
 
-    def hand_out(self, work: AllReduceWork, done: StreamEvent) -> None:
+    def hand_out(self, work: CollectiveWork, done: StreamEvent) -> None:
         """The sum of ``work`` is there at ``done``; before its caller gets it."""
         if work.flat.is_floating_point():
             work.join = lambda: self._device.current().wait(done)
@@ -53,7 +53,7 @@ class Results:
             self._aside.launch(lambda: self._sound.copy_(self._nan, non_blocking=True))
             self._aside.synchronize()
 
-    def _future(self, work: AllReduceWork, done: StreamEvent) -> torch.futures.Future[Any]:
+    def _future(self, work: CollectiveWork, done: StreamEvent) -> torch.futures.Future[Any]:
         """One that streams wait behind: CUDA's is completed now, with an event of our stream."""
         cuda: list[Any] = [self._device.tensors] if self._sound.is_cuda else []
         future: torch.futures.Future[Any] = torch.futures.Future(devices=cuda)

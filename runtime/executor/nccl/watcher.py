@@ -17,7 +17,7 @@ from typing import Protocol
 
 from latecomer.runtime.executor.nccl.streams import StreamEvent
 from latecomer.runtime.host import host
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 
 SHORTEST_S = 50e-6  # between two looks
 LONGEST_S = 1e-3  # an arrival is seen so late at most
@@ -64,7 +64,7 @@ class EventArrivals:
 class EnqueuedOperation:
     """An operation that was enqueued."""
 
-    work: AllReduceWork
+    work: CollectiveWork
     done: StreamEvent
     arrived_s: float | None = None
 
@@ -80,7 +80,7 @@ class Watcher:
         self,
         limit_s: float,
         arrived: Callable[[int, float], None],
-        ended: Callable[[AllReduceWork], None],
+        ended: Callable[[CollectiveWork], None],
         failed: Callable[[Exception], None],
     ) -> None:
         self._limit_s = limit_s
@@ -101,7 +101,7 @@ class Watcher:
         """Whether no event is being looked at."""
         return not self._flights
 
-    def add(self, work: AllReduceWork, arrival: StreamEvent, done: StreamEvent) -> None:
+    def add(self, work: CollectiveWork, arrival: StreamEvent, done: StreamEvent) -> None:
         """Look after an operation."""
         with self._news:
             self._events.add(work.number, arrival)

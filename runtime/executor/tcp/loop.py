@@ -13,7 +13,7 @@ from latecomer.runtime.executor.tcp.frames import CREDIT, fitting
 from latecomer.runtime.executor.tcp.transfer import PieceBuffer, TransferState
 from latecomer.runtime.health.diagnosis import WaitFor
 from latecomer.runtime.host import EPOLLIN, EPOLLOUT, Socket, host
-from latecomer.runtime.work import AllReduceWork, Observer
+from latecomer.runtime.work import CollectiveWork, Observer
 
 CLOSE_S = 5.0
 STOP_S = 1.0
@@ -36,7 +36,7 @@ class EventLoop:
         rank: int,
         phases: int,
         observer: Observer,
-        ended: Callable[[AllReduceWork], None],
+        ended: Callable[[CollectiveWork], None],
         failed: Callable[[str, Exception | None], None],
     ) -> None:
         self._rank = rank
@@ -55,7 +55,7 @@ class EventLoop:
         self._credits = ReceiveCredits(phases, self._connections, self._gone, sizes)
         self._sender = Sender(self._connections, self._states, sizes)
         self._spare: list[PieceBuffer] = []
-        self._submitted: deque[AllReduceWork] = deque()
+        self._submitted: deque[CollectiveWork] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._stop = self._drain = False
         # It tells of a failure, and touches no tensor any more. Who gives up for the same failure
@@ -71,7 +71,7 @@ class EventLoop:
         self._thread = host.Thread(target=self._run, name="latecomer-tcp", daemon=True)
         self._thread.start()
 
-    def submit(self, work: AllReduceWork) -> None:
+    def submit(self, work: CollectiveWork) -> None:
         """Start an operation; any thread. Divides at once where it is an average."""
         self._moved_s = host.monotonic()
         if work.average:
@@ -208,7 +208,7 @@ class EventLoop:
         if left and min(left) > min(self._states):
             self._states[min(left)].moved_s = host.monotonic()
 
-    def _enter(self, work: AllReduceWork) -> None:
+    def _enter(self, work: CollectiveWork) -> None:
         state = TransferState(work, self._spare, self._observer, self._sizes)
         self._states[state.number] = state
         self._next = state.number + 1

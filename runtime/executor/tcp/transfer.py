@@ -16,7 +16,7 @@ import torch
 
 from latecomer.runtime.executor.tcp.frames import Sizes
 from latecomer.runtime.host import host
-from latecomer.runtime.work import AllReduceWork, Observer
+from latecomer.runtime.work import CollectiveWork, Observer
 
 ALIGN = 16  # bytes: a multiple of every element's size
 PIECE = 1024 * 1024  # bytes that wait together: few enough to be in the cache when they are added
@@ -48,7 +48,7 @@ class TransferState:
     """The progress of one operation: bytes for each of ``program.ends``, ends that are ``left``."""
 
     def __init__(
-        self, work: AllReduceWork, spare: list[PieceBuffer], observer: Observer, sizes: Sizes
+        self, work: CollectiveWork, spare: list[PieceBuffer], observer: Observer, sizes: Sizes
     ) -> None:
         program = work.program
         assert program is not None

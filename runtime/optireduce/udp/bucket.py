@@ -27,7 +27,7 @@ from latecomer.runtime.optireduce.options import Options
 from latecomer.runtime.optireduce.udp.data_path import NUMPY, DataPath
 from latecomer.runtime.optireduce.udp.events import Bytes, ExpectedShard, operation_id
 from latecomer.runtime.optireduce.udp.reassembly import StageReceiver
-from latecomer.runtime.work import AllReduceWork
+from latecomer.runtime.work import CollectiveWork
 
 KEPT_BYTES = 256 * 2**20  # of scratch memory that no bucket uses
 
@@ -60,7 +60,7 @@ class Bucket:
     unless it :attr:`is_finished`.
     """
 
-    work: AllReduceWork
+    work: CollectiveWork
     step: int
     index: int
     rank: int

@@ -12,7 +12,9 @@ from dataclasses import KW_ONLY, dataclass, field
 
 import msgspec
 
+from latecomer.runtime.collective import ALL_REDUCE
 from latecomer.runtime.policy.agent import Decided, RankAgent
+from latecomer.runtime.policy.arrivals import BufferSignature
 from latecomer.runtime.policy.coordinator import Fault
 from latecomer.runtime.policy.cost_model import AlphaBeta, Phase, Profile, ScheduleCandidate
 from latecomer.runtime.policy.messages import NATIVE, Arrive, Decide, PolicyMessage
@@ -29,10 +31,13 @@ CANDIDATES = (
     ScheduleCandidate("two late", 2, Phase(20, 5 / 6), Phase(30, 1.25)),
 )
 RING, DOUBLING, TREE = ON_TIME = range(len(CANDIDATES), len(CANDIDATES) + 3)
+SCATTER, GATHER = range(len(CANDIDATES) + 3, len(CANDIDATES) + 5)
 CANDIDATES_ON_TIME = (
     ScheduleCandidate("ring", 0, Phase(14, 14 / 8), Phase(0, 0)),
     ScheduleCandidate("doubling", 0, Phase(3, 3), Phase(0, 0)),
     ScheduleCandidate("tree", 0, Phase(6, 6), Phase(0, 0)),
+    ScheduleCandidate("ring", 0, Phase(7, 7 / 8), Phase(0, 0), collective="reduce_scatter"),
+    ScheduleCandidate("ring", 0, Phase(7, 7 / 8), Phase(0, 0), collective="all_gather"),
 )
 
 
@@ -47,6 +52,11 @@ def inputs(ranks, options=None, head_of=0, *, all_made=True, on_time=False):
     if all_made:
         policy_inputs.made = -1  # bits: all are set
     return policy_inputs
+
+
+def floats(nbytes):
+    """The buffer of an all-reduce of so many bytes."""
+    return BufferSignature(nbytes, "float32")
 
 
 @dataclass
@@ -64,6 +74,7 @@ class Network:
     _: KW_ONLY
     lateness: Callable = lambda rank, operation: 0.0  # seconds of own work before that operation
     nbytes: Callable = lambda rank, operation: LARGE  # of the buffer
+    collective: Callable = lambda rank, operation: ALL_REDUCE
     stopped: dict = field(default_factory=dict)  # rank -> (from, until): says and hears nothing
     lost: float = 0.0  # share of the messages
     doubled: float = 0.0
@@ -188,12 +199,13 @@ class Network:
         if number >= self.made_at.get(rank, 0):
             self.agents[rank].made = -1
         agent = self.agents[rank]
-        decision = agent.decide_at_once(number, nbytes, "float32", self._clock(rank))
+        buffer = BufferSignature(nbytes, "float32", self.collective(rank, number))
+        decision = agent.decide_at_once(number, buffer, self._clock(rank))
         if decision is not None:
             self.at_once[rank] += 1
             self._decided(rank, number, decision)
         else:
-            agent.arrive(number, nbytes, "float32", self._clock(rank))
+            agent.arrive(number, buffer, self._clock(rank))
         self._post(rank)
         self._next(rank)
 
@@ -212,27 +224,30 @@ class Network:
         assert all(agent.made >> max(0, decision.candidate) & 1 for agent in self.agents)
 
         begins_s = sorted(decided_s[operation] for decided_s in self.decided_s)
-        end_s = self._end_s(decision, begins_s, self.nbytes(0, operation))
+        end_s = self._end_s(operation, decision, begins_s)
         self.done_s.append(end_s)
         for peer in range(self.size):
             self._at(end_s, peer, self._done, operation)
 
-    def _end_s(self, decision, begins_s, nbytes):
+    def _end_s(self, operation, decision, begins_s):
         """When all have the result of an operation that the ranks begin at these times, sorted."""
+        nbytes = self.nbytes(0, operation)
         native_slower, schedule_slower = self.slower
         schedule_slower *= self.slower_ways.get(decision.candidate, 1.0)
         if decision.candidate == NATIVE:
             native_s = self.agents[0].inputs.native_s(nbytes, corrected=False)
             return self._links.serve(begins_s[-1], native_slower * native_s)
 
-        schedule = self.predicted(decision, nbytes)
+        schedule = self.predicted(decision, nbytes, self.collective(0, operation))
         last_on_time_s = begins_s[-1 - len(decision.late)]
         waited_s = self._links.serve(last_on_time_s, schedule_slower * schedule.waiting_s)
         return self._links.serve(
             max(begins_s[-1], waited_s), schedule_slower * schedule.completion_s
         )
 
-    def predicted(self, decision, nbytes):
+    def predicted(self, decision, nbytes, collective=ALL_REDUCE):
         """W and C of the schedule that was decided, by the profile."""
-        schedules = self.agents[0].inputs.times(len(decision.late), nbytes, corrected=False)
+        schedules = self.agents[0].inputs.times(
+            len(decision.late), nbytes, corrected=False, collective=collective
+        )
         return next(times for times in schedules if times.candidate == decision.candidate)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latecomer.runtime.policy.agent import Decided, RankAgent
-from latecomer.runtime.policy.arrivals import Arrival
+from latecomer.runtime.policy.arrivals import Arrival, BufferSignature
 from latecomer.runtime.policy.coordinator import Coordinator
 from latecomer.runtime.policy.messages import (
     NATIVE,
@@ -24,7 +24,7 @@ from latecomer.runtime.policy.messages import (
 )
 from latecomer.runtime.policy.options import Options
 from latecomer.runtime.policy.rules import QUIET
-from tests.runtime.policy.network import LARGE, MESSAGES, Network, inputs
+from tests.runtime.policy.network import LARGE, MESSAGES, Network, floats, inputs
 
 MODES = ["predict", "eager", "auto"]
 
@@ -232,7 +232,7 @@ def test_stamps_of_two_buffers_land_with_their_ranks_through_heads(odd):
     arrived_s = [by_operation[7] for by_operation in network.arrived_s]
     assert state.at_s.tolist() == pytest.approx(arrived_s, abs=0.004)
     for rank in range(9):
-        assert state.odd.get(rank, state.buffer)[0] == network.nbytes(rank, 7)
+        assert state.odd.get(rank, state.buffer).nbytes == network.nbytes(rank, 7)
 
 
 SPOKEN_FOR = [(1, 0, 1), (2, 0, 2), (1, None, 1), (4, None, 4)]  # to 0 as a head, as coordinator
@@ -248,12 +248,12 @@ def test_stamps_of_other_ranks_than_spoken_for_are_refused_and_not_taken(sender,
         """Of which operations the agent knows arrivals once it has received these."""
         arrivals = []
         for operation, (stamps, odd) in enumerate(stamps_and_odd, start=3):
-            arrivals.append(Arrival(operation, (LARGE, "f"), stamps, odd))
+            arrivals.append(Arrival(operation, floats(LARGE), stamps, odd))
         arrive = Arrive(tuple(arrivals), asks, consumed=0, made=0, to=to)
         agent.receive_message(MESSAGES.decode(msgspec.msgpack.encode(arrive)), sender, 1.0)
         return agent._coordinator._states.keys() | agent._head._states.keys()
 
-    buffer = (4, "int8")
+    buffer = BufferSignature(4, "int8")
     right = bytearray(nbytes), {sender: buffer}
     wrong = [(bytearray(nbytes + more), {}) for more in (-nbytes, -8, -1, 1, 8, 32)]
     wrong += [(bytearray(nbytes), {rank: buffer}) for rank in (sender - 1, sender + ranks)]
@@ -315,16 +315,16 @@ def test_a_decision_may_come_before_the_epoch_of_its_operation_is_known():
     agent = RankAgent(1, inputs(3, Options("eager")))
     proposed = Epoch(version=1, first=0, coordinator=2)
     agent.receive_message(Propose(proposed), 0, now_s=1.0)
-    agent.arrive(0, LARGE, "float32", now_s=2.0)
+    agent.arrive(0, floats(LARGE), now_s=2.0)
     decision = Decision(NATIVE, (), "all ranks have arrived")
-    agent.receive_message(Decide(0, (LARGE, "float32"), decision), 0, now_s=3.0)
+    agent.receive_message(Decide(0, floats(LARGE), decision), 0, now_s=3.0)
     assert agent.next_event() == Decided(0, decision)
 
     agent.handle_timer(now_s=4.0)  # asks for the outcome
     assert any(isinstance(message, Ask) for _, message in agent.messages_to_send(4.0))
 
     agent.receive_message(Outcome(1, False), 0, now_s=5.0)
-    agent.arrive(1, LARGE, "float32", now_s=6.0)
+    agent.arrive(1, floats(LARGE), now_s=6.0)
     told = [message for _, message in agent.messages_to_send(6.0) if isinstance(message, Arrive)]
     assert [arrival.operation for message in told for arrival in message.arrivals] == [0, 1]
     assert agent.next_event() is None

@@ -20,7 +20,7 @@ from latecomer.runtime.policy.on_device import on_device
 from latecomer.runtime.policy.options import Options
 from latecomer.runtime.torch_versions import PrefixStore, own_connection
 from latecomer.verify.errors import ArgumentError, RankFailure
-from tests.runtime.policy.network import Network
+from tests.runtime.policy.network import Network, floats
 from tests.runtime.spawning import default_group, on_ranks, spawn, together, values
 
 pytestmark = pytest.mark.gpu_logic  # they start ranks, several times
@@ -48,7 +48,7 @@ class DeviceNetwork(Network):
         self.arrived_s[rank].append(self.now_s)
         nbytes = self.nbytes(rank, number)
         now_s = self._clock(rank)
-        self.agents[rank].arrive(number, nbytes, "float32", now_s, on_device=True)
+        self.agents[rank].arrive(number, floats(nbytes), now_s, on_device=True)
         at_s = max(self._device_s[rank], self.now_s) + self.device_lateness(rank, number)
         self._device_s[rank] = at_s
         self._at(at_s + 1e-4, rank, self._host_sees, number, at_s)  # a little later

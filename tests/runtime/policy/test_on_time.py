@@ -11,8 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from latecomer.runtime.collective import COLLECTIVES
 from latecomer.runtime.policy import rules
 from latecomer.runtime.policy.agent import RankAgent
+from latecomer.runtime.policy.arrivals import size_class
 from latecomer.runtime.policy.cost_model import (
     PROFILE,
     AlphaBeta,
@@ -37,12 +39,21 @@ from latecomer.runtime.policy.on_time import (
     is_tried_again,
     named,
     on_time_of,
-    size_class,
     tried,
     way_on_time,
 )
 from latecomer.runtime.policy.options import Options, PolicyInputs
-from tests.runtime.policy.network import DOUBLING, LARGE, ON_TIME, RING, Network, inputs
+from tests.runtime.policy.network import (
+    DOUBLING,
+    GATHER,
+    LARGE,
+    ON_TIME,
+    RING,
+    SCATTER,
+    Network,
+    floats,
+    inputs,
+)
 from tests.runtime.spawning import on_ranks
 
 WAY_OF = {"native": NATIVE, "five": 5, "seven": 7}
@@ -72,7 +83,7 @@ def test_the_likely_ways_are_tried_the_fastest_first():
 def test_every_way_is_tried_about_as_often(first, nbytes):
     operations = range(first, first + 900)
     epoch = Epoch(0, first, 0)
-    ways = [way_on_time(epoch, operation, nbytes, WAYS)[0] for operation in operations]
+    ways = [way_on_time(epoch, operation, size_class(nbytes), WAYS)[0] for operation in operations]
     counted = Counter(ways)
     assert counted.keys() == set(WAYS)
     assert min(counted.values()) > 200
@@ -81,7 +92,7 @@ def test_every_way_is_tried_about_as_often(first, nbytes):
 @given(st.integers(0, 10**6), st.integers(1, 2**40))
 def test_what_is_settled_runs_but_for_comparisons(operation, nbytes):
     on_time = ((0, NATIVE), (size_class(nbytes), 7))
-    way, _ = way_on_time(Epoch(1, 0, 0, on_time=on_time), operation, nbytes, WAYS)
+    way, _ = way_on_time(Epoch(1, 0, 0, on_time=on_time), operation, size_class(nbytes), WAYS)
     assert way == (NATIVE if is_to_compare(operation) else 7) or is_tried_again(operation)
 
 
@@ -91,14 +102,14 @@ def test_what_is_settled_is_compared_with_every_way():
     again = [operation for operation in operations if is_tried_again(operation)]
     assert 50 < len(again) < 150
     assert not any(map(is_to_compare, again))
-    ways = [way_on_time(settled, operation, 100, WAYS) for operation in again]
+    ways = [way_on_time(settled, operation, size_class(100), WAYS) for operation in again]
     assert {way for way, _ in ways} == {*WAYS}
     assert {reason for _, reason in ways} == {TRYING_AGAIN}
 
 
 @given(st.integers(0, 10**6), st.integers(0, 2 * TRIED_FOR))
 def test_what_is_not_settled_in_time_runs_natively(first, behind):
-    way, reason = way_on_time(Epoch(1, first, 0), first + behind, 100, WAYS)
+    way, reason = way_on_time(Epoch(1, first, 0), first + behind, size_class(100), WAYS)
     assert reason == (TRYING if behind < TRIED_FOR else NOT_FOUND)
     assert way == NATIVE or behind < TRIED_FOR
 
@@ -107,7 +118,7 @@ def test_what_is_not_settled_in_time_runs_natively(first, behind):
 def test_nothing_is_settled_before_enough_is_known_of_each(ways):
     times = OnTimeTimes()
     for way in ways:
-        times.add(100, way, 1.0 if way == NATIVE else 0.5)
+        times.add(size_class(100), way, 1.0 if way == NATIVE else 0.5)
     table = times.settled((), lambda of_class: WAYS)
     is_enough = all(ways.count(way) >= ENOUGH for way in WAYS)
     assert len(table) == is_enough
@@ -119,7 +130,7 @@ def _known(**took_s):
     times = OnTimeTimes()
     for name, seconds in took_s.items():
         for _ in range(KEPT):
-            times.add(100, WAY_OF[name], seconds)
+            times.add(size_class(100), WAY_OF[name], seconds)
     return times
 
 
@@ -208,6 +219,31 @@ def test_small_operations_say_nothing_of_who_is_late():
     assert 0 < coordinator.history.added <= 30 < coordinator.on_time.added
 
 
+@pytest.mark.parametrize("mode", ["predict", "eager", "auto"])
+def test_each_collective_has_its_own_way_and_no_rank_is_left_out_of_others(mode):
+    """Not even one that is late every time, for which all-reduces are begun without it."""
+    way_of = {"all_reduce": None, "reduce_scatter": SCATTER, "all_gather": NATIVE}
+    network = Network(5, Options(mode), 900, window=1, on_time=True, slower_ways={GATHER: 5.0})
+    network.collective = lambda rank, operation: COLLECTIVES[operation % 3]
+    network.lateness = lambda rank, operation: 0.01 + 0.5 * (rank == 3 and operation >= 600)
+    decisions = network.run(limit_s=6000.0).decisions
+
+    assert not network.faults
+    assert all(own == decisions[0] for own in decisions)
+    for number, decision in enumerate(decisions[0][700:], start=700):
+        collective = COLLECTIVES[number % 3]
+        if collective == "all_reduce":
+            assert decision.late == (3,) or is_to_compare(number), decision
+            continue
+        assert decision.late == ()
+        assert "no rank can be left out" in decision.reason or is_to_compare(number)
+        if not is_to_compare(number) and not is_tried_again(number):
+            assert decision.candidate == way_of[collective], number
+    coordinator = network.agents[0].inputs
+    assert coordinator.history.added <= 300
+    assert network.agents[0]._coordinator.largest == LARGE
+
+
 def test_a_decision_says_why():
     policy_inputs = inputs(8, on_time=True)
     of_class = size_class(LARGE)
@@ -217,16 +253,19 @@ def test_a_decision_says_why():
     again = next(number for number in itertools.count() if is_tried_again(number))
     other = compared + 1
 
-    tries = {rules.waited_for(number, LARGE, first, "why", policy_inputs) for number in range(100)}
+    tries = {
+        rules.waited_for(number, floats(LARGE), first, "why", policy_inputs)
+        for number in range(100)
+    }
     assert {each.reason for each in tries} == {f"why; {TRYING}"}
     assert {each.candidate for each in tries} == {*policy_inputs.ways_on_time(of_class)}
-    by_ring = rules.waited_for(other, LARGE, settled, "why", policy_inputs)
+    by_ring = rules.waited_for(other, floats(LARGE), settled, "why", policy_inputs)
     assert (by_ring.candidate, by_ring.reason) == (RING, f"why; {FASTEST}")
-    native = rules.waited_for(compared, LARGE, settled, "why", policy_inputs)
+    native = rules.waited_for(compared, floats(LARGE), settled, "why", policy_inputs)
     assert (native.candidate, native.reason) == (NATIVE, rules.TO_COMPARE)
-    tried_again = rules.waited_for(again, LARGE, settled, "why", policy_inputs)
+    tried_again = rules.waited_for(again, floats(LARGE), settled, "why", policy_inputs)
     assert tried_again.reason == f"why; {TRYING_AGAIN}"
-    without = rules.waited_for(other, LARGE, settled, "why", inputs(8))
+    without = rules.waited_for(other, floats(LARGE), settled, "why", inputs(8))
     assert (without.candidate, without.reason) == (NATIVE, "why")
 
 
@@ -237,6 +276,17 @@ def test_a_profile_keeps_what_was_settled_on():
     assert names == {3: "native", 9: "ring", 12: "doubling"}
     assert on_time_of(names, policy_inputs.candidates) == on_time
     assert on_time_of({9: "of another version"}, policy_inputs.candidates) == ()
+    of_others = (
+        (size_class(300, "reduce_scatter"), SCATTER),
+        (size_class(5, "all_gather"), NATIVE),
+    )
+    names_of_others = named(of_others, policy_inputs.candidates)
+    assert list(names_of_others.values()) == ["ring", "native"]
+    assert on_time_of(names_of_others, policy_inputs.candidates) == of_others
+    assert (
+        on_time_of({size_class(5, "all_gather"): "tree", 10**6: "ring"}, policy_inputs.candidates)
+        == ()
+    )
 
     profile = msgspec.structs.replace(policy_inputs.profile, on_time=names)
     decoded = PROFILE.decode(msgspec.json.encode(profile))

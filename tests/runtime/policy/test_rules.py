@@ -17,7 +17,7 @@ from latecomer.runtime.policy.history import LEAST, MOST, ModelCorrection
 from latecomer.runtime.policy.messages import NATIVE, Epoch
 from latecomer.runtime.policy.options import Options
 from latecomer.verify.errors import ArgumentError
-from tests.runtime.policy.network import LARGE, inputs
+from tests.runtime.policy.network import LARGE, floats, inputs
 
 seconds = st.floats(0, 5)
 
@@ -95,7 +95,7 @@ def _inputs(rows=(), mode="auto", **options):
 
 def _arrived(*ranks, operation=0):
     """The state of an operation to which these of eight ranks have come."""
-    state = rules.OperationState(operation, (LARGE, "float32"), range(8))
+    state = rules.OperationState(operation, floats(LARGE), range(8))
     for rank in ranks:
         state.enter(Arrival(operation, state.buffer, bytearray(8), {}), rank, 0.0)
     return state
@@ -122,10 +122,10 @@ def test_an_operation_to_compare_waits_for_all_ranks(mode):
 
 def test_an_operation_to_compare_runs_natively_by_prediction_too():
     late = Epoch(3, 0, 0, (2,), 0.3, "why")
-    compared = rules.predicted(TO_COMPARE, LARGE, late, _inputs())
+    compared = rules.predicted(TO_COMPARE, floats(LARGE), late, _inputs())
     assert (compared.candidate, compared.late, compared.reason) == (NATIVE, (), rules.TO_COMPARE)
 
-    nobody = rules.predicted(TO_COMPARE, LARGE, Epoch(0, 0, 0, reason="why"), _inputs())
+    nobody = rules.predicted(TO_COMPARE, floats(LARGE), Epoch(0, 0, 0, reason="why"), _inputs())
     assert nobody.reason == "why"
 
 
@@ -138,8 +138,8 @@ def test_each_bucket_of_a_step_is_compared_as_often(buckets, first):
 
 
 def test_why_nothing_can_be_gained_has_figures():
-    assert rules.useless(LARGE, _inputs()) == ""
-    reason = rules.useless(8, _inputs())
+    assert rules.useless(floats(LARGE), _inputs()) == ""
+    reason = rules.useless(floats(8), _inputs())
     figures = re.findall(r"[\d.e-]+(?= ms)", reason)
     natively_ms, best_ms = map(float, figures)
     assert best_ms >= (1 - LEAST_GAIN) * natively_ms
@@ -227,14 +227,14 @@ def test_a_forecast_needs_a_habit():
 
 def test_predicted_and_static_depend_on_the_size():
     epoch = Epoch(3, 0, 0, (2,), 0.3, "why")
-    assert rules.predicted(0, LARGE, epoch, _inputs()).late == (2,)
-    assert rules.predicted(0, 8, epoch, _inputs()).candidate == NATIVE
-    assert rules.predicted(0, LARGE, Epoch(0, 0, 0), _inputs()).candidate == NATIVE
+    assert rules.predicted(0, floats(LARGE), epoch, _inputs()).late == (2,)
+    assert rules.predicted(0, floats(8), epoch, _inputs()).candidate == NATIVE
+    assert rules.predicted(0, floats(LARGE), Epoch(0, 0, 0), _inputs()).candidate == NATIVE
 
-    large = rules.static(100 * LARGE, _inputs(mode="static", late=(2,)))
+    large = rules.static(floats(100 * LARGE), _inputs(mode="static", late=(2,)))
     assert large.candidate == 1  # m = 4
     assert large.late == (2,)
-    assert rules.static(LARGE, _inputs(mode="static", late=(1, 2, 3))).candidate == NATIVE
+    assert rules.static(floats(LARGE), _inputs(mode="static", late=(1, 2, 3))).candidate == NATIVE
 
 
 def test_the_coordinator_changes_only_if_it_is_often_last():
