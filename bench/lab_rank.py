@@ -85,24 +85,40 @@ class LabRank:
             late_s: by how much this rank comes later than it could.
         """
         import torch
+
+        numbers = self.numbers(nbytes)
+        tensor = numbers * (self.rank + 1)
+        expected = numbers * (self.ranks * (self.ranks + 1) // 2)
+        return self.timed_s(lambda: run(tensor), lambda: torch.equal(tensor, expected), late_s)
+
+    def numbers(self, nbytes: int) -> Any:
+        """Whole numbers as float32, of which sums over all ranks are exact."""
+        import torch
+
+        return torch.arange(nbytes // 4, dtype=torch.float32) % 251
+
+    def timed_s(
+        self, call: Callable[[], None], is_right: Callable[[], bool], late_s: float = 0.0
+    ) -> float:
+        """Seconds of a collective from the last arrival to the last rank's result.
+
+        SystemExit if a result is not right.
+        """
         import torch.distributed as dist
 
-        numbers = torch.arange(nbytes // 4, dtype=torch.float32) % 251
-        tensor = numbers * (self.rank + 1)
         dist.barrier()
         if late_s > 0:
             time.sleep(late_s)
 
         arrived_s = time.monotonic()
-        run(tensor)
+        call()
         done_s = time.monotonic()
 
-        is_right = torch.equal(tensor, numbers * (self.ranks * (self.ranks + 1) // 2))
         by_rank: list[Any] = [None] * self.ranks
-        dist.all_gather_object(by_rank, (arrived_s, done_s, is_right))
+        dist.all_gather_object(by_rank, (arrived_s, done_s, is_right()))
         wrong_ranks = [rank for rank, (_, _, right) in enumerate(by_rank) if not right]
         if wrong_ranks:
-            raise SystemExit(f"wrong sum on rank(s) {wrong_ranks}")
+            raise SystemExit(f"wrong result on rank(s) {wrong_ranks}")
         last_arrived_s: float = max(arrived for arrived, _, _ in by_rank)
         last_done_s: float = max(done for _, done, _ in by_rank)
         return last_done_s - last_arrived_s

@@ -1,7 +1,8 @@
-"""All-reduces of ranks that come together: the backend without any option beside Gloo.
+"""Collectives of ranks that come together: the backend without any option beside Gloo.
 
     python -m bench.on_time [--ranks 2 4 8] [--sizes 4KiB 64KiB 1MiB 4MiB 16MiB 64MiB]
                             [--repeats 15] [--lab 200 [--ranks-per-host 4]] [--json]
+                            [--collectives all_reduce reduce_scatter all_gather]
 
 Loopback or, with ``--lab``, hosts of ``bench.lab`` with ports of so many Mbit/s. Both groups are in
 the same processes, and take turns (A B A B); each row is the median time from the last rank's
@@ -12,6 +13,7 @@ summed as often as the mode needs to find out how it is fastest (at most ``MOST`
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,9 +38,54 @@ MOST = 400
 LIMIT_S = 1800.0
 
 
+def _all_reduce_s(rank: LabRank, nbytes: int, group: Any) -> float:
+    import torch.distributed as dist
+
+    run = partial(dist.all_reduce, group=group)
+    return rank.from_last_arrival_s(run, nbytes, late_s=0.0)
+
+
+def _reduce_scatter_s(rank: LabRank, nbytes: int, group: Any) -> float:
+    """``nbytes``: of what each rank gives."""
+    import torch
+    import torch.distributed as dist
+
+    numbers = rank.numbers(nbytes)
+    given = numbers * (rank.rank + 1)
+    part = torch.empty(len(given) // rank.ranks)
+    own = numbers[rank.rank * len(part) : (rank.rank + 1) * len(part)]
+    expected = own * (rank.ranks * (rank.ranks + 1) // 2)
+    return rank.timed_s(
+        lambda: dist.reduce_scatter_tensor(part, given, group=group),
+        lambda: torch.equal(part, expected),
+    )
+
+
+def _all_gather_s(rank: LabRank, nbytes: int, group: Any) -> float:
+    """``nbytes``: of what each rank gets."""
+    import torch
+    import torch.distributed as dist
+
+    part = rank.numbers(nbytes // rank.ranks)
+    whole = torch.empty(rank.ranks * len(part))
+    expected = torch.cat([part + each for each in range(rank.ranks)])
+    given = part + rank.rank
+    return rank.timed_s(
+        lambda: dist.all_gather_into_tensor(whole, given, group=group),
+        lambda: torch.equal(whole, expected),
+    )
+
+
+TIMED: dict[str, Callable[[LabRank, int, Any], float]] = {
+    "all_reduce": _all_reduce_s,
+    "reduce_scatter": _reduce_scatter_s,
+    "all_gather": _all_gather_s,
+}
+"""How one of each is timed, by a group, from the last arrival on; its result is checked."""
+
+
 def rank_side(options: argparse.Namespace) -> None:
     """One rank; rank 0 prints a row of JSON for each size."""
-    import torch
     import torch.distributed as dist
 
     from latecomer.runtime.backend import BACKEND
@@ -49,23 +96,23 @@ def rank_side(options: argparse.Namespace) -> None:
     group: Any = dist.new_group(backend=BACKEND)
     groups = {GLOO: None, OURS: group}
 
-    for size in options.sizes:
+    for collective, size in itertools.product(options.collectives, options.sizes):
         nbytes = parse_bytes("--sizes", size)
-        tensor = torch.zeros(nbytes // 4)
+        time_s = TIMED[collective]
         for _ in range(MOST):
-            dist.all_reduce(tensor, group=group)
+            time_s(rank, nbytes, group)
             if FASTEST in group.reducer.records[-1].reason:  # the same on all ranks
                 break
 
         seconds: dict[str, list[float]] = {name: [] for name in groups}
         for _ in range(1 + options.repeats):
             for name, of_name in groups.items():
-                run = partial(dist.all_reduce, group=of_name)
-                seconds[name].append(rank.from_last_arrival_s(run, nbytes, late_s=0.0))
+                seconds[name].append(time_s(rank, nbytes, of_name))
         if rank.rank == 0:
             ways = Counter(record.way for record in list(group.reducer.records)[-options.repeats :])
             row = {
                 "ranks": rank.ranks,
+                "collective": collective,
                 "bytes": nbytes,
                 "way": ways.most_common(1)[0][0],
                 **{name: statistics.median(each[1:]) for name, each in seconds.items()},
@@ -113,6 +160,7 @@ def main() -> None:
     )
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="SIZE")
+    parser.add_argument("--collectives", choices=TIMED, nargs="+", default=["all_reduce"])
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--lab", type=float, default=0.0, metavar="MBIT", help="a port of the lab")
     parser.add_argument("--ranks-per-host", type=int, default=1, help="on each host of the lab")
@@ -129,8 +177,8 @@ def main() -> None:
 
     ratios = []
     if not options.json:
-        print("| ranks | size | Gloo | without any option | of Gloo's | way |")
-        print("|--:|--:|--:|--:|--:|:--|", flush=True)
+        print("| collective | ranks | size | Gloo | without any option | of Gloo's | way |")
+        print("|:--|--:|--:|--:|--:|--:|:--|", flush=True)
     for ranks in options.ranks:
         for row in rows(options, ranks):
             ratio = row[OURS] / row[GLOO]
@@ -138,9 +186,11 @@ def main() -> None:
             if options.json:
                 print(json.dumps({**row, "ratio": ratio}), flush=True)
                 continue
+            size = format_bytes(row["bytes"])
             print(
-                f"| {ranks} | {format_bytes(row['bytes'])} | {row[GLOO] * 1e3:.2f} ms "
-                f"| {row[OURS] * 1e3:.2f} ms | {ratio:.2f} | {row['way']} |",
+                f"| {row['collective']} | {ranks} | {size} "
+                f"| {row[GLOO] * 1e3:.2f} ms | {row[OURS] * 1e3:.2f} ms "
+                f"| {ratio:.2f} | {row['way']} |",
                 flush=True,
             )
     if not options.json:

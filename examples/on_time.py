@@ -1,10 +1,12 @@
 """A training in which nobody is late: by Gloo, and by the backend without any option, in turn.
 
     torchrun --standalone --nproc-per-node 4 examples/on_time.py [--model transformer] [--steps 60]
+                                                                 [--shard]
 
 Two models that begin alike, on the same batches; one step by Gloo, one by ours. Before that the
-backend has as many steps as it needs to find out how its all-reduces are fastest. In the end both
-have the same parameters, up to rounding.
+backend has as many steps as it needs to find out how its collectives are fastest: the all-reduces
+of DDP or, with ``--shard``, the reduce-scatters and all-gathers of FSDP2. In the end both have the
+same parameters, up to rounding.
 """
 
 import argparse
@@ -15,6 +17,9 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from latecomer.runtime.backend import BACKEND
@@ -57,11 +62,26 @@ def step(model: nn.Module, inputs: torch.Tensor, optimizer: torch.optim.Optimize
     return time.monotonic() - began_s
 
 
+def sharded(model: nn.Module, group: dist.ProcessGroup) -> nn.Module:
+    """The same model by FSDP2: each layer's parameters are divided among the ranks."""
+    mesh = DeviceMesh.from_group(group, "cpu")
+    for layer in model.children():
+        if any(True for _ in layer.parameters()):
+            fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def whole(parameter: torch.Tensor) -> torch.Tensor:
+    """All of a parameter, wherever it is (collective)."""
+    return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+
+
 def main() -> None:
     """One rank's part; rank 0 tells."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=SHAPES, default="cnn")
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--shard", action="store_true", help="by FSDP2, in place of DDP")
     options = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -70,11 +90,15 @@ def main() -> None:
     torch.manual_seed(0)
     model = {"transformer": transformer, "cnn": cnn}[options.model]()
     shape = SHAPES[options.model]
-    groups = {"gloo": None, "latecomer": dist.new_group(backend=BACKEND)}
-    models = {
-        name: DistributedDataParallel(copy.deepcopy(model), process_group=group)
-        for name, group in groups.items()
-    }
+    groups = {"gloo": dist.group.WORLD, "latecomer": dist.new_group(backend=BACKEND)}
+    models: dict[str, nn.Module] = {}
+    for name, group in groups.items():
+        own = copy.deepcopy(model)
+        models[name] = (
+            sharded(own, group)
+            if options.shard
+            else DistributedDataParallel(own, process_group=group)
+        )
     optimizers = {
         name: torch.optim.SGD(each.parameters(), lr=1e-3) for name, each in models.items()
     }
@@ -91,7 +115,7 @@ def main() -> None:
 
     by_gloo, by_ours = (each.parameters() for each in models.values())
     for one, other in zip(by_gloo, by_ours, strict=True):
-        assert torch.allclose(one, other, rtol=CLOSE, atol=CLOSE)
+        assert torch.allclose(whole(one), whole(other), rtol=CLOSE, atol=CLOSE)
     if rank == 0:
         median_ms = {name: statistics.median(each) * 1e3 for name, each in seconds.items()}
         for name, milliseconds in median_ms.items():

@@ -54,6 +54,10 @@ from latecomer.runtime.work import CollectiveWork, PendingWork
 from latecomer.verify.errors import ArgumentError
 from latecomer.verify.halves import Half
 
+LEAST_OF_TWO = 2**21
+"""Bytes of a reduce-scatter or all-gather between two ranks. Gloo has one round there, too, so that
+only bytes can be saved."""
+
 __all__ = ["BACKEND", "LatecomerGroup"]
 
 
@@ -119,6 +123,8 @@ class ModeCollectives(Collectives):
         if tensor.device.type != "cpu" or given.device.type != "cpu":
             return f"device {tensor.device.type}"
         small, large = sorted([tensor.numel(), given.numel()])
+        if self.size == 2 and large * tensor.element_size() < LEAST_OF_TWO:
+            return "small, of two ranks"
         if tensor.dtype != given.dtype or large != self.size * small:
             return "tensors that do not fit"  # torch raises for them
         return self.reason(tensor, operation) or self.reason(given, operation)

@@ -58,16 +58,22 @@ class Decided:
 class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
     """One rank's agent; all ranks have the same options, candidates and profile.
 
-    ``shares_clock``: with the reference, see :class:`Clock`.
+    Args:
+        rank: this one.
+        inputs: what decisions are made from.
+        shares_clock: with the reference, see :class:`Clock`.
+        first: the operation with which deciding begins; those before have measured the profile.
     """
 
-    def __init__(self, rank: int, inputs: PolicyInputs, *, shares_clock: bool = False) -> None:
+    def __init__(
+        self, rank: int, inputs: PolicyInputs, *, shares_clock: bool = False, first: int = 0
+    ) -> None:
         super().__init__()
         self.rank = rank
         self.inputs = inputs
         self.clock = Clock(rank, is_shared=shares_clock)
         self.epochs = EpochCommit(
-            rank, inputs.world_size, coordinator=0, on_time=inputs.settled_before
+            rank, inputs.world_size, coordinator=0, on_time=inputs.settled_before, first=first
         )
         self._coordinator = Coordinator(rank, inputs, self.epochs, self.clock)
         self._head = Head(rank, inputs)

@@ -203,7 +203,9 @@ class AllReduceDispatcher:
             self._inputs.history.add(at_s)
         self._began_with = self._inputs.history.added
         shares_clock = self.executor.datagrams.shares_clock(REFERENCE)
-        agent = RankAgent(self.rank, self._inputs, shares_clock=shares_clock)
+        agent = RankAgent(
+            self.rank, self._inputs, shares_clock=shares_clock, first=self.executor.entered
+        )
         self.control_plane = ControlPlane(
             agent,
             self.executor.datagrams,

@@ -52,15 +52,20 @@ class _Proposal:
 
 
 class EpochCommit(Protocol[EpochMessage, None]):
-    """One rank's part; ``coordinator``, ``on_time``: the first epoch's, the same on all ranks."""
+    """One rank's part.
 
-    def __init__(self, rank: int, world_size: int, coordinator: int, on_time: OnTime = ()) -> None:
+    ``first``, ``coordinator``, ``on_time``: the first epoch's, the same on all ranks.
+    """
+
+    def __init__(
+        self, rank: int, world_size: int, coordinator: int, on_time: OnTime = (), first: int = 0
+    ) -> None:
         super().__init__()
         self.rank = rank
         self.world_size = world_size
-        first = Epoch(0, 0, coordinator, on_time=on_time)
-        self._epochs = [first]  # those that hold, by first operation
-        self._bound = 0  # operations below are bound
+        # those that hold, by first operation
+        self._epochs = [Epoch(0, first, coordinator, on_time=on_time)]
+        self._bound = first  # operations below are bound
         self._seen = 0  # the highest version heard of
         self._accepted: Epoch | None = None  # outcome unknown
         self._asked_s = -math.inf

@@ -35,9 +35,10 @@ HOPELESS = 2.0  # unless they are predicted to take so many times the fastest on
 FAR = 4.0  # or so many times the native all-reduce's
 LEAST_GAIN = 0.05  # what a way has to take less than the native all-reduce, or the one in use
 LIBRARY = "native"  # in a profile: the library's all-reduce
-TRIED_FOR = 1000
-"""Operations of an epoch in which ways are tried. Where the coordinator hears nothing, since a
-firewall stops UDP, nothing is ever settled, and what is slow must not be tried for ever."""
+TRIED_FOR = 4000
+"""Operations of an epoch in which ways are tried: a model may have dozens of classes. Where the
+coordinator hears nothing, since a firewall stops UDP, nothing is ever settled, and what is slow
+must not be tried for ever."""
 COMPARED = 48
 """Of so many operations one runs natively, and one by any of the ways, so that it is known what
 they take by now."""

@@ -120,3 +120,14 @@ def test_who_stands_before_an_unsettled_epoch_waits_for_its_proposer():
     # the acceptance comes too late
     assert delivered(acceptance, proposer, sender=1) == outcome
     assert proposer.bind(first).version == 0
+
+
+def test_deciding_may_begin_with_a_later_operation():
+    """Those before have measured the profile: they do not count as tries."""
+    epochs = EpochCommit(0, 2, coordinator=0, first=700)
+    first = epochs.bind(700)
+    assert first is not None
+    assert first.first == 700
+    epochs.propose(first, now_s=1.0)
+    (_, message), *_ = epochs.messages_to_send(1.0)
+    assert message.epoch.first > 700

@@ -276,17 +276,13 @@ def test_a_profile_keeps_what_was_settled_on():
     assert names == {3: "native", 9: "ring", 12: "doubling"}
     assert on_time_of(names, policy_inputs.candidates) == on_time
     assert on_time_of({9: "of another version"}, policy_inputs.candidates) == ()
-    of_others = (
-        (size_class(300, "reduce_scatter"), SCATTER),
-        (size_class(5, "all_gather"), NATIVE),
-    )
+    scattering = size_class(300, "reduce_scatter")
+    gathering = size_class(5, "all_gather")
+    of_others = ((scattering, SCATTER), (gathering, NATIVE))
     names_of_others = named(of_others, policy_inputs.candidates)
     assert list(names_of_others.values()) == ["ring", "native"]
     assert on_time_of(names_of_others, policy_inputs.candidates) == of_others
-    assert (
-        on_time_of({size_class(5, "all_gather"): "tree", 10**6: "ring"}, policy_inputs.candidates)
-        == ()
-    )
+    assert on_time_of({gathering: "tree", 10**6: "ring"}, policy_inputs.candidates) == ()
 
     profile = msgspec.structs.replace(policy_inputs.profile, on_time=names)
     decoded = PROFILE.decode(msgspec.json.encode(profile))
