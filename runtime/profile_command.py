@@ -26,6 +26,7 @@ def profile(
       torchrun --nproc-per-node 4 -m latecomer profile
       torchrun --nnodes 8 --nproc-per-node 1 ... -m latecomer profile -o profile.json
     """
+    from latecomer.runtime.policy.arrivals import first_of_class
     from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
     from latecomer.runtime.policy.profile import run as measure
 
@@ -38,5 +39,6 @@ def profile(
             megabytes_per_s = 1e-6 / cost.beta_s
             print(f"{name:<9} {latency_us:9.1f} us a message, {megabytes_per_s:9.1f} MB/s")
         for of_class, way in measured.on_time.items():
-            print(f"from {2 ** (of_class - 1):>9} bytes on, all on time: {way}")
+            collective, first = first_of_class(of_class)
+            print(f"{collective} from {first:>9} bytes on, all on time: {way}")
         print(f"written: {out} ({measured.ranks} ranks)")

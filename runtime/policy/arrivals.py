@@ -28,10 +28,16 @@ def size_class(nbytes: int, collective: Collective = ALL_REDUCE) -> int:
     return COLLECTIVES.index(collective) * SIZES + nbytes.bit_length()
 
 
+def first_of_class(of_class: int) -> tuple[Collective, int]:
+    """Its collective, and the least bytes in it."""
+    index, bits = divmod(of_class, SIZES)
+    return COLLECTIVES[index], 1 << bits >> 1
+
+
 def of_size_class(of_class: int) -> tuple[Collective, int]:
     """Its collective, and bytes in the middle of its sizes."""
-    index, bits = divmod(of_class, SIZES)
-    return COLLECTIVES[index], 3 << bits >> 2
+    collective, first = first_of_class(of_class)
+    return collective, first + first // 2
 
 
 class BufferSignature(NamedTuple):

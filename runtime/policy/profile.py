@@ -22,8 +22,10 @@ from typing import Any
 import msgspec
 import torch
 
+from latecomer.runtime.collective import COLLECTIVES, Collective
 from latecomer.runtime.host import host
 from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.policy.arrivals import size_class
 from latecomer.runtime.policy.cost_model import PROFILE, AlphaBeta, Profile, ScheduleCandidate
 from latecomer.runtime.policy.machines import measure_machines
 from latecomer.runtime.policy.options import Options
@@ -38,7 +40,7 @@ MOST_S = 1.0  # a machine on which no three agree by then is too noisy for more 
 DIFFERENT = 2.0  # by this factor a profile is off, if it is not of this network
 LEAST_ALPHA_S = 1e-7  # where noise makes the fitted line pass below zero, or fall:
 LEAST_BETA_S = 1e-13  # predicted times have to be positive, and to grow with the buffer
-CLASSES = range(12, 25)  # of sizes, to which the command tries all ways on time: 3 KiB to 12 MiB
+CLASSES = range(12, 25)  # of sizes, of which the command tries all ways on time: 3 KiB to 12 MiB
 EACH = 8  # operations between two looks whether a class is settled
 MOST_OPERATIONS = 600  # in which it has to be
 LONG_S = 0.5  # where an operation takes so long, larger ones are not tried
@@ -197,11 +199,24 @@ def _settle_ways_on_time(dispatcher: Any) -> None:
     """Run operations of all classes until it is known how each is fastest (collective)."""
     if not any(candidate.late == 0 for candidate in dispatcher.candidates):
         return
-    for of_class in CLASSES:
-        tensor = torch.zeros((3 << of_class >> 2) // 4)
+    for collective in COLLECTIVES:
+        _settle_ways_of(dispatcher, collective)
+
+
+def _settle_ways_of(dispatcher: Any, collective: Collective) -> None:
+    """The same for one collective."""
+    for bits in CLASSES:
+        part = torch.zeros((3 << bits >> 2) // 4 // dispatcher.size)
+        whole = part.repeat(dispatcher.size)
+        of_class = size_class(whole.nbytes, collective)
         began_s = host.monotonic()
         for operation in range(1, MOST_OPERATIONS + 1):
-            dispatcher.submit(tensor).wait()
+            if collective == "all_reduce":
+                dispatcher.submit(whole).wait()
+            elif collective == "reduce_scatter":
+                dispatcher.reduce_scatter(part, whole).wait()
+            else:
+                dispatcher.all_gather(whole, part).wait()
             if operation % EACH:
                 continue
             is_settled = of_class in dispatcher.profile.on_time
