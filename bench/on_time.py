@@ -46,11 +46,11 @@ def _all_reduce_s(rank: LabRank, nbytes: int, group: Any) -> float:
 
 
 def _reduce_scatter_s(rank: LabRank, nbytes: int, group: Any) -> float:
-    """``nbytes``: of what each rank gives."""
+    """``nbytes``: of what each rank gives, less what can't be divided."""
     import torch
     import torch.distributed as dist
 
-    numbers = rank.numbers(nbytes)
+    numbers = rank.numbers(nbytes - nbytes % (4 * rank.ranks))
     given = numbers * (rank.rank + 1)
     part = torch.empty(len(given) // rank.ranks)
     own = numbers[rank.rank * len(part) : (rank.rank + 1) * len(part)]

@@ -54,6 +54,7 @@ DEVICE_CHECKER = (
     "latecomer.verify.device.stages",
 )
 LOSS_CHECKER = ("latecomer.verify.loss.examine",)
+HALVES_CHECKER = ("latecomer.verify.halves",)
 RENAMING = ("latecomer.verify.renaming",)
 SECOND_PROOF = ("latecomer.verify.symbolic",)
 COMMAND = ("cli", "running", "families", "options", "additions", "output")
@@ -254,6 +255,11 @@ def lines() -> list[tuple[int, str, str]]:
         ),
         (modules(*COLLECTIVE_CHECKER), "verify, collectives", "E"),
         (modules(*RENAMING, without=common), "verify, arrays and renaming", "E, other late ranks"),
+        (
+            modules(*HALVES_CHECKER, without=common),
+            "verify, halves",
+            "E, reduce-scatters, all-gathers",
+        ),
         (modules(*LOSS_CHECKER, without=common), "verify, losses", "E, losses"),
         (modules(*PIPELINE_CHECKER, without=common), "verify, pipelines", "E, pipelines"),
         (

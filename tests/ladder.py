@@ -71,7 +71,7 @@ RUNGS_OF_RUNTIME = (
     ("health", "telemetry"),
     ("network", "work"),
     ("at_exit", "compiling"),
-    ("host",),
+    ("collective", "host"),
     ("torch_versions",),
 )
 """What lies directly in ``runtime``, from the highest rung to the lowest."""

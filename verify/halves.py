@@ -48,8 +48,9 @@ def check_half(schedule: Schedule, half: Half) -> dict[str, Result]:
     Examples:
         >>> from msgspec.structs import replace
         >>> from latecomer import synth
-        >>> ring = synth.circulant(5)
-        >>> first = replace(ring, phases=ring.phases[:1])
+        >>> from latecomer.verify.halves import check_half
+        >>> whole = synth.circulant(5)
+        >>> first = replace(whole, phases=whole.phases[:1])
         >>> {result.verdict.value for result in check_half(first, "reduce_scatter").values()}
         {'proved'}
         >>> check_half(first, "all_gather")["gathered"].verdict.value

@@ -25,6 +25,7 @@ from latecomer.runtime.executor.tcp.frames import NETWORK
 from latecomer.runtime.host import host
 from latecomer.runtime.network.clock import Ping, Pong
 from latecomer.runtime.policy.agent import Decided, RankAgent
+from latecomer.runtime.policy.arrivals import BufferSignature
 from latecomer.runtime.policy.cost_model import Profile, ScheduleCandidate
 from latecomer.runtime.policy.messages import NATIVE, Decision, PolicyMessage
 from latecomer.runtime.policy.options import Options, PolicyInputs
@@ -212,7 +213,8 @@ class Cluster:
 
     def _arrive(self, rank: int, operation: int) -> None:
         arrive = self._agents[rank].arrive
-        self._metered(rank, arrive, operation, self._work.nbytes, "float32", self.now_s)
+        buffer = BufferSignature(self._work.nbytes, "float32")
+        self._metered(rank, arrive, operation, buffer, self.now_s)
         self._follow(rank)
 
     def _ring(self, rank: int) -> None:

@@ -90,7 +90,7 @@ def test_an_operation_without_elements_needs_no_word_of_who_has_closed():
 
 def test_who_stood_behind_a_slow_operation_is_waited_for_from_its_end_on(monkeypatch):
     """The one before took nearly the time-out, but went on; nobody had waited for the next one."""
-    plan = msgspec.structs.replace(drawn(74650), kind="predict", seed=57)
+    plan = msgspec.structs.replace(drawn(74650), kind="executor", seed=162, sizes=(60_000, 1))
     assert execute(plan).problems == []
     monkeypatch.setattr(EventLoop, "_begin_wait_behind", lambda loop, complete: None)
     assert "closed while others wait" in execute(plan).problems[0]
