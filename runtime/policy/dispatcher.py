@@ -250,7 +250,13 @@ class AllReduceDispatcher:
         return self._submit(AllGatherWork, tensor, average=False, given=given, rank=self.rank)
 
     def _require_parts(self, whole: torch.Tensor, of: torch.Tensor) -> None:
-        """TensorError unless ``whole`` has as many elements as one part of each rank, alike."""
+        """TensorError unless ``whole`` has as many elements as one part of each rank, alike.
+
+        ArgumentError on a device.
+        """
+        if self.executor.streams is not None:
+            requirement = "must be cpu for reduce-scatters and all-gathers"
+            raise ArgumentError("device", str(self.executor.device), requirement)
         if whole.numel() != self.size * of.numel() or whole.dtype != of.dtype:
             raise TensorError(
                 f"{whole.numel()} x {whole.dtype} are not {self.size} parts of "

@@ -174,6 +174,8 @@ def test_auto_predicts_the_late_device_without_a_host_that_waits(rank, size, sto
         assert record.arrived_s <= record.decided_s <= record.done_s
     with reducer.executor.streams.capture(), pytest.raises(ArgumentError, match="as it was once"):
         reducer.submit(torch.ones(5))
+    with pytest.raises(ArgumentError, match="must be cpu for reduce-scatters"):
+        reducer.all_gather(torch.ones(SIZE), torch.ones(1))
     together(store, rank, size, "over")
     reducer.close()
 
