@@ -288,6 +288,7 @@ def counted() -> set[Path]:
         *(*COLLECTIVE_CHECKER, *RENAMING, *LOSS_CHECKER, *PIPELINE_CHECKER, *THREAD_BLOCK_CHECKER),
         *(
             *DEVICE_CHECKER,
+            *HALVES_CHECKER,
             *SECOND_PROOF,
             "latecomer.verify.kernel",
             "latecomer.verify.pipeline.refutation",

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from latecomer.runtime.at_exit import close_at_exit, has_closed
+from latecomer.runtime.collective import ALL_REDUCE, Collective
 from latecomer.runtime.executor.nccl.groups import nccl
 from latecomer.runtime.health.native_work import NativeWaits, NativeWork
 from latecomer.runtime.host import host
@@ -69,7 +70,7 @@ class Collectives:
         self.rank = rank
         self.size = size
         self.chosen = chosen
-        self.paths: Counter[str] = Counter()  # of all-reduces, or why they went natively
+        self.paths: Counter[str] = Counter()  # of what could be ours, or why it went natively
         self.native: Any = dist.ProcessGroup(store, rank, size)  # Any: its stub is incomplete
         self._gloo: Any = host.gloo(PrefixStore("gloo", store), rank, size, timeout)
         group.all_gather("connected")  # who destroys it now ends nobody's connecting
@@ -121,7 +122,7 @@ class Collectives:
         if name in HALVES and (pending := self.half(HALVES[name], args, kwargs)) is not None:
             return pending
         if name == "allreduce_coalesced":
-            self._count("several tensors at once")
+            self.count(ALL_REDUCE, "several tensors at once")
         (args, kwargs), finish = reductions.by_sum(name, args, kwargs, self.rank, self.size)
         try:
             work = getattr(self.native, name)(*args, **kwargs)
@@ -188,7 +189,7 @@ class Collectives:
         tensors = [argument] if isinstance(argument, torch.Tensor) else list(argument)
         operation = reductions.name(reductions.operation(args[1:], kwargs))
         reason = self._reason(tensors, operation)
-        self._count(reason or self.path)
+        self.count(ALL_REDUCE, reason)
         if reason:
             return None
         tensor = tensors[0]
@@ -218,14 +219,15 @@ class Collectives:
             self._unfit[device] = self.unfit(device)
         return self._unfit[device]
 
-    def count(self, half: Half, reason: str) -> None:
-        """One more such operation goes the subclass's way or, with a ``reason``, natively."""
-        self._count(f"{half}: {reason or self.path}")
-
-    def _count(self, path: str) -> None:
+    def count(self, collective: Collective, reason: str) -> None:
+        """One more operation goes the subclass's way or, with a ``reason``, natively."""
+        path = reason or self.path
+        if collective != ALL_REDUCE:
+            path = f"{collective}: {path}"
         self.paths[path] += 1
         if self.paths[path] == 1:
-            logger.info("rank %d: the first all-reduce (or other) goes so: %s", self.rank, path)
+            how = f"natively: {reason}" if reason else f"by {self.path}"
+            logger.info("rank %d: %s goes %s", self.rank, collective, how)
 
     def starting(self, device: torch.device) -> Starting:
         """The engine for ``device`` on its way; started now if it was not before (collective)."""

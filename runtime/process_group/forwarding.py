@@ -103,7 +103,7 @@ class ForwardingGroup(_Forwarding, dist.ProcessGroup):
 
     @property
     def paths(self) -> Counter[str]:
-        """How many all-reduces went which way, or why natively."""
+        """How many operations went which way, or why natively; other than all-reduces by name."""
         return self.collectives.paths
 
     def monitored_barrier(
