@@ -1,6 +1,7 @@
 """``latecomer.elastic.Job`` on real processes: after each kind of fault, and under random ones.
 
 python -m bench.elastic faults [--repeat 10] [--silence 0.3] [--late 0.05] [--json]
+python -m bench.elastic changes [--replicas 2 4 8] [--repeat 10] [--json]
 python -m bench.elastic chaos [--seconds 1800] [--seed 7]
 python -m bench.elastic replay fault_trace.json [--first-day 320] [--days 20] [--minutes 10]
 python -m bench.elastic goodput fault_trace.json
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench.elastic import chaos, faults, goodput, lab, replay
+from bench.elastic import changes, chaos, faults, goodput, lab, replay
 from bench.elastic.systems import SYSTEMS
 
 
@@ -30,6 +31,12 @@ def main() -> None:
     table.add_argument("--late", type=float, default=0.05, help="seconds in each step, one replica")
     table.add_argument("--json", action="store_true")
     table.set_defaults(run=faults.run)
+
+    change = parts.add_parser("changes", help="how long members take to meet and connect")
+    change.add_argument("--replicas", type=int, nargs="+", default=[2, 4, 8])
+    change.add_argument("--repeat", type=int, default=10)
+    change.add_argument("--json", action="store_true")
+    change.set_defaults(run=changes.run)
 
     campaign = parts.add_parser("chaos", help="random faults for a while")
     campaign.add_argument("--seconds", type=float, default=1800.0)
