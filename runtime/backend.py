@@ -103,6 +103,9 @@ class ModeCollectives(Collectives):
         if not self._runs_halves or len(args) < 2:
             return None
         tensor, given = args[:2]
+        if not isinstance(tensor, torch.Tensor):
+            self.count(half, "several tensors at once")
+            return None
         operation = "SUM"
         if half == "reduce_scatter":
             operation = reductions.name(reductions.operation(args[2:], kwargs))

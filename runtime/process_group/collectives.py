@@ -41,12 +41,17 @@ from latecomer.verify.halves import Half
 logger = logging.getLogger("latecomer")
 GLOO = dist.ProcessGroup.BackendType.GLOO
 NCCL = dist.ProcessGroup.BackendType.NCCL
-HALVES: dict[str, Half] = {  # by torch's names, of any version from 2.11 on
+HALVES: dict[str, Half] = {
     "_reduce_scatter_base": "reduce_scatter",
     "reduce_scatter_single": "reduce_scatter",
+    "reduce_scatter_single_coalesced": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
     "_allgather_base": "all_gather",
     "all_gather_single": "all_gather",
+    "all_gather_single_coalesced": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather",
 }
+"""By torch's names, of any version from 2.11 on: of one tensor, or of several."""
 LAST_START_S = 30.0
 """How long the end of a program waits for a start that is under way. Measuring takes seconds: one
 that was given up after five came back from torch too late, and aborted the process."""

@@ -101,6 +101,12 @@ def test_averages_and_what_can_not_be_carried(rank, size, store):
     with pytest.raises((RuntimeError, ValueError)):
         dist.all_gather_into_tensor(torch.zeros(7), torch.zeros(2))
 
+    both = [torch.zeros(3), torch.zeros(6)]
+    ones = [torch.ones(1), torch.ones(2)]
+    group.allgather_into_tensor_coalesced(both, ones).wait()
+    assert [tensor.unique().tolist() for tensor in both] == [[1.0], [1.0]]
+
+    assert group.paths["all_gather: several tensors at once"] == 1
     assert group.paths["reduce_scatter: operation MAX"] == 1
     assert group.paths["all_gather: dtype torch.bool"] == 1
     engine = group.engine
