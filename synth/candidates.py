@@ -27,8 +27,9 @@ from latecomer.synth.straggler.generate import generate
 from latecomer.synth.twolevel.cost import level_costs
 from latecomer.synth.twolevel.machine import Machine
 from latecomer.synth.twolevel.search import two_level
-from latecomer.verify.core.schedule import Phase, Schedule, Transfer
+from latecomer.verify.core.schedule import Schedule
 from latecomer.verify.halves import Half
+from latecomer.verify.renaming import renamed
 
 CHUNKS = (1, 2, 4)  # chunks per helper of the balanced schedules for one late rank
 CHUNKS_OF_MORE = 2  # chunks per rank on time of the schedules for several late ranks
@@ -73,13 +74,12 @@ def halves(n: int) -> Iterator[tuple[str, Half, Schedule]]:
 
     Between two ranks all are the same.
     """
-    for name, schedule in (("ring", ring(n)), _few_rounds(n), ("direct", direct(n))):
+    # in a ring it is the rank before that ends with a chunk
+    own_ring = renamed(ring(n), {rank: (rank + 1) % n for rank in range(n)})
+    for name, schedule in (("ring", own_ring), _few_rounds(n), ("direct", direct(n))):
         if n == 2 and name != "direct":
             continue
         scatter, gather = schedule.phases
-        if name == "ring":  # there the chunk before is the one that a rank ends with
-            scatter = _next_chunks(scatter, n)
-            gather = _next_chunks(gather, n)
         yield name, "reduce_scatter", replace(schedule, phases=(scatter,))
         yield name, "all_gather", replace(schedule, phases=(gather,))
 
@@ -89,15 +89,6 @@ def _few_rounds(n: int) -> tuple[str, Schedule]:
     if n & (n - 1):
         return "circulant", circulant(n)
     return "halving and doubling", rhd(n, nearest_first=True)  # torchrun numbers by machines
-
-
-def _next_chunks(phase: Phase, n: int) -> Phase:
-    """The same with each chunk of ``n`` in the place of the one after it."""
-    rounds = [
-        tuple(Transfer(each.src, each.dst, (each.chunk - 1) % n, each.op) for each in transfers)
-        for transfers in phase.rounds
-    ]
-    return Phase(phase.name, phase.absent, tuple(rounds))
 
 
 def costs(schedule: Schedule) -> tuple[Cost, Cost]:

@@ -75,7 +75,10 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         self.epochs = EpochCommit(
             rank, inputs.world_size, coordinator=0, on_time=inputs.settled_before, first=first
         )
-        self._coordinator = Coordinator(rank, inputs, self.epochs, self.clock)
+        # by buffer: most operations have the size of one before
+        self._own_decision = functools.lru_cache(KEPT_SIZES)(self._decide_alone)
+        self._useless = functools.lru_cache(KEPT_SIZES)(self._why_useless)
+        self._coordinator = Coordinator(rank, inputs, self.epochs, self.clock, self._useless)
         self._head = Head(rank, inputs)
         self._parts = (self.clock, self.epochs, self._coordinator, self._head)
         self._entered: dict[int, Arrival] = {}  # and not handed out as decided
@@ -87,9 +90,6 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         self.made = inputs.made  # bits: the candidates that this rank has made
         self._faulty = False
         self._forecast_at = 0
-        # by buffer: most operations have the size of one before
-        self._own_decision = functools.lru_cache(KEPT_SIZES)(self._decide_alone)
-        self._useless = functools.lru_cache(KEPT_SIZES)(self._why_useless)
         self._collect(self.clock, 0.0)
 
     def arrive(

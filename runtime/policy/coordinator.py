@@ -18,6 +18,7 @@ import functools
 import math
 import operator
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from latecomer.runtime.network.clock import Clock
@@ -27,9 +28,8 @@ from latecomer.runtime.policy.cost_model import Times
 from latecomer.runtime.policy.epochs import EpochCommit
 from latecomer.runtime.policy.messages import NATIVE, Arrive, Decide, Decision, PolicyMessage
 from latecomer.runtime.policy.options import PolicyInputs
-from latecomer.runtime.policy.rules import RULES, OperationState, useless
+from latecomer.runtime.policy.rules import RULES, OperationState
 
-KEPT_SIZES = 256  # of buffers, for which it is known whether a decision may gain anything
 REMEMBERED = 1024
 """Operations whose arrivals and ends are kept until all ranks have told of them.
 
@@ -47,9 +47,19 @@ class Fault:
 
 
 class Coordinator(Protocol[PolicyMessage, Fault]):
-    """One rank's part; idle on most ranks. ``epochs`` tells who coordinates what."""
+    """One rank's part; idle on most ranks.
 
-    def __init__(self, rank: int, inputs: PolicyInputs, epochs: EpochCommit, clock: Clock) -> None:
+    ``epochs`` tells who coordinates what, ``useless`` why a buffer's decision gains nothing.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        inputs: PolicyInputs,
+        epochs: EpochCommit,
+        clock: Clock,
+        useless: Callable[[BufferSignature], str],
+    ) -> None:
         super().__init__()
         self.rank = rank
         self.world_size = inputs.world_size
@@ -59,7 +69,7 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         self._clock = clock
         heads = range(0, self.world_size, inputs.stride)
         self._rule = RULES.get(inputs.options.mode)
-        self._useless = functools.lru_cache(KEPT_SIZES)(functools.partial(useless, inputs=inputs))
+        self._useless = useless
         self._states: dict[int, OperationState] = {}
         self._undecided: set[int] = set()  # may have to be decided here
         self._started: set[int] = set()  # by a schedule, and still miss a rank
@@ -172,10 +182,7 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         if not state.absent:
             self._started.discard(state.operation)
             # in rules' modes ranks ask of what may gain, and who is late there is what counts
-            is_useful = state.buffer.can_be_begun
-            if self._rule is not None:
-                is_useful = not self._useless(state.buffer)
-            if state.aligned and is_useful:
+            if state.aligned and not self._useless(state.buffer):
                 self.inputs.history.add(state.at_s)
             if state.decision is not None:
                 self._occupy(state, state.decision, now_s, complete=True)
