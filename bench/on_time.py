@@ -121,9 +121,12 @@ def rank_side(options: argparse.Namespace) -> None:
     rank.close()
 
 
-def rows(options: argparse.Namespace, ranks: int) -> Iterator[dict[str, Any]]:
-    """What rank 0 reports, row by row; SystemExit if a rank fails."""
-    module = ["-m", "bench.on_time", *sys.argv[1:], "--rank-side"]
+def rows(module_name: str, options: argparse.Namespace, ranks: int) -> Iterator[dict[str, Any]]:
+    """What rank 0 reports, row by row; SystemExit if a rank fails.
+
+    Each rank runs a module with the options of this process and ``--rank-side``.
+    """
+    module = ["-m", module_name, *sys.argv[1:], "--rank-side"]
     if options.lab:
         found: list[dict[str, Any]] = []
 
@@ -180,7 +183,7 @@ def main() -> None:
         print("| collective | ranks | size | Gloo | without any option | of Gloo's | way |")
         print("|:--|--:|--:|--:|--:|--:|:--|", flush=True)
     for ranks in options.ranks:
-        for row in rows(options, ranks):
+        for row in rows("bench.on_time", options, ranks):
             ratio = row[OURS] / row[GLOO]
             ratios.append(ratio)
             if options.json:

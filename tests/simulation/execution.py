@@ -270,7 +270,7 @@ def _operate(job: Job, plan: Plan, told: Told, rank: int, engine: Any) -> None:
         if had_error and plan.kind != "pipeline":  # whose steps begin when they are waited for
             told.silent.append(operation)
         flying.append((operation, work))
-        if len(flying) >= plan.window:
+        if len(flying) >= plan.in_flight(rank):
             wait_for_oldest()
     while flying:
         wait_for_oldest()

@@ -20,7 +20,7 @@ from unittest import mock
 import msgspec
 
 from latecomer.runtime.executor import executor
-from latecomer.runtime.executor.tcp import connection, flow_control, frames, transfer
+from latecomer.runtime.executor.tcp import connection, flow_control, frames, priority, transfer
 from latecomer.runtime.executor.tcp.frames import Sizes
 from latecomer.runtime.health import watchdog
 from latecomer.runtime.network import clock
@@ -121,6 +121,7 @@ PLACES: Mapping[str, Place] = {
     "datagrams that a socket holds": Place(network, "MOST_QUEUED", (4, 16)),
     "operations that settle a way": Place(on_time, "ENOUGH", (1, 2)),
     "operations in which ways are tried": Place(on_time, "TRIED_FOR", (0, 5)),
+    "bytes that go first": Place(priority, "SMALL_BYTES", (0, 64, 1024)),
 }
 
 

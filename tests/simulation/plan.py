@@ -94,11 +94,16 @@ class Plan(msgspec.Struct, frozen=True):
     bent: dict[str, int]  # places of the shipped code, see tests.simulation.places
     bits: Bits = "any"  # with "same", what is summed are integers
     halves: bool = False  # two of three operations are reduce-scatters and all-gathers
+    waits: int = -1  # the rank that has one operation in flight, whatever the others have; -1: none
 
     def late_s(self, rank: int, operation: int) -> float:
         """How long the rank is busy before an operation."""
         behind = 1 if operation >= self.turns_at else 0
         return self.lateness_s[(rank - behind) % self.ranks]
+
+    def in_flight(self, rank: int) -> int:
+        """How many operations a rank has in flight."""
+        return 1 if rank == self.waits else self.window
 
     def collective(self, operation: int) -> Collective:
         """What an operation is; of another than an all-reduce a rank's part is a share of it."""
@@ -217,6 +222,7 @@ def drawn(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Plan:
         bent=places,
         bits=bits,
         halves=can_have_halves and Dice(seed, "halves").happens(0.3),
+        waits=_waits(Dice(seed, "waits"), kind, ranks),
     )
 
 
@@ -224,6 +230,12 @@ def _bits(dice: Dice, kind: Kind) -> Bits:
     """For a fifth of all that could have them, the same bits."""
     is_same = kind not in ("optireduce", "pipeline") and dice.happens(0.2)
     return "same" if is_same else "any"
+
+
+def _waits(dice: Dice, kind: Kind, ranks: int) -> int:
+    """A rank in some of the executions in which ranks only wait for each other's operations."""
+    can_wait = kind not in ("optireduce", "pipeline")
+    return dice.below(ranks) if can_wait and dice.happens(0.3) else -1
 
 
 def _drifts(dice: Dice, ranks: int) -> tuple[float, ...]:

@@ -18,6 +18,7 @@ CALM: dict[str, Any] = {
     "pause": 0.0,
     "switch": 0.0,
     "window": 1,
+    "waits": -1,
     "buffer": 262_144,
 }
 

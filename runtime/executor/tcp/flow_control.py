@@ -8,17 +8,19 @@ transfer could use it.
 behind it for a share of their chunk, so that they can fill a gap, and for a window of their own as
 soon as those before are nearly done. Receives of the next operation stand behind those of the one
 before, phase by phase, so the helpers reduce the next bucket while the completion of the last one
-still waits for the late rank. All ranks submit in the same order, every phase is first in, first
-out, and its due receive always gets credit. With incast a round has several receives, and what one
-of them overwrites may have to be sent before: so all receives of the due one's round always get
-some credit. With the schedule's own proof this rules out deadlock (proofs/coq/SendAhead.v).
+still waits for the late rank; and priority by priority, so that what is needed first does not stand
+behind what is needed later. All ranks submit in the same order, every queue is first in, first
+out, and its due receive always gets credit: so does that of the oldest operation, whatever its
+priority. With incast a round has several receives, and what one of them overwrites may have to be
+sent before: so all receives of the due one's round always get some credit. With the schedule's own
+proof this rules out deadlock (proofs/coq/SendAhead.v).
 
-*Sending.* Of all transfers that may go (there is credit, and their data is there) the first goes. A
-full connection is not overtaken, and nothing overtakes what the kernel holds. So the kernel gets no
-more than keeps the port busy until the loop looks again: ``HELD_S`` seconds at the rate at which
-bytes have been arriving (measured while there is a backlog, over ``MEASURE_S`` at least). Measured
-and simulated on eight ports of 200 Mbit/s: with a limit on each connection instead, several
-transfers share a port and the completion takes a tenth longer.
+*Sending.* Of all transfers that may go (there is credit, and their data is there) the first goes,
+by priority and then by order. A full connection is not overtaken, and nothing overtakes what the
+kernel holds. So the kernel gets no more than keeps the port busy until the loop looks again:
+``HELD_S`` seconds at the rate at which bytes have been arriving (measured while there is a backlog,
+over ``MEASURE_S`` at least). Measured and simulated on eight ports of 200 Mbit/s: with a limit on
+each connection instead, several transfers share a port and the completion takes a tenth longer.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from collections.abc import Collection, Mapping
 
 from latecomer.runtime.executor.tcp.connection import Connection, PeerLost
 from latecomer.runtime.executor.tcp.frames import Sizes
+from latecomer.runtime.executor.tcp.priority import Priority
 from latecomer.runtime.executor.tcp.transfer import TransferState
 from latecomer.runtime.host import host
 
@@ -41,35 +44,47 @@ MOST_HELD = 4 * 1024 * 1024  # bytes
 Connections = Mapping[int, Connection]
 
 
+class _Queue:
+    """Operations of one priority that have receives in one phase, oldest first."""
+
+    def __init__(self, phase: int) -> None:
+        self.phase = phase
+        self.states: deque[TransferState] = deque()
+        self.settled = True  # there is credit for everything in it
+
+
 class ReceiveCredits:
     """What one rank allows the others to send, where their ``connections`` are not ``gone``."""
 
     def __init__(
         self, phases: int, connections: Connections, gone: Collection[int], sizes: Sizes
     ) -> None:
-        self._queues: list[deque[TransferState]] = [deque() for _ in range(phases)]
-        self._settled = [True] * phases  # there is credit for everything in the phase
+        self._queues = [_Queue(phase) for _ in Priority for phase in range(phases)]
+        self._phases = phases
         self._connections = connections
         self._gone = gone
         self._sizes = sizes
 
     def enter(self, state: TransferState) -> None:
-        """An operation takes its place at the end of each phase."""
+        """An operation takes its place at the end of each phase's queue of its priority."""
+        first = state.priority * self._phases
         for phase, receives in enumerate(state.program.receives):
             if receives:
-                self._queues[phase].append(state)
-                self._settled[phase] = False
+                queue = self._queues[first + phase]
+                queue.states.append(state)
+                queue.settled = False
 
     def renew(self) -> None:
         """Give credit for what has become due since the last time."""
-        for phase, queue in enumerate(self._queues):
-            while queue and not queue[0].receives_left(phase):
-                queue.popleft()
-            if not self._settled[phase]:
-                self._settled[phase] = self._renew(phase, queue)
+        for queue in self._queues:
+            states = queue.states
+            while states and not states[0].receives_left(queue.phase):
+                states.popleft()
+            if not queue.settled:
+                queue.settled = self._renew(queue.phase, states)
 
     def _renew(self, phase: int, queue: deque[TransferState]) -> bool:
-        """The same for one phase; true if everything in it has all its credit."""
+        """The same for one queue; true if everything in it has all its credit."""
         sizes = self._sizes
         settled = True
         bytes_before = 0  # that receives before this one still need
@@ -158,7 +173,8 @@ class Sender:
         self._connections = connections
         self._states = states
         self._backlog = SendBacklog(connections.values(), sizes.held)
-        self._ready: list[tuple[int, int]] = []  # (operation, end), in order
+        # (priority, operation, end), in order
+        self._ready: list[tuple[Priority, int, int]] = []
         self.held_back = False  # something may go as soon as the backlog is smaller
         self.moved_s = host.monotonic()  # when something last went
 
@@ -168,7 +184,7 @@ class Sender:
             raise PeerLost(f"rank {state.program.ends[i].peer} gave credit beyond the chunk")
         if upto > state.credit[i]:
             if state.credit[i] == state.done[i]:
-                bisect.insort(self._ready, (state.number, i))
+                bisect.insort(self._ready, (state.priority, state.number, i))
             state.credit[i] = upto
 
     def go_on(self) -> bool:
@@ -177,7 +193,7 @@ class Sender:
         went = False
         self.held_back = False
         while at < len(self._ready):
-            number, i = self._ready[at]
+            _, number, i = self._ready[at]
             state = self._states.get(number)
             if state is None:
                 # Its last bytes left when its connection had room again, while it waited here

@@ -200,13 +200,17 @@ class EventLoop:
             self._ended(state.work)
 
     def _begin_wait_behind(self, complete: list[TransferState]) -> None:
-        """The operation behind one that ends is waited for from now on, not since it was submitted.
+        """The oldest operation that is left is waited for anew, where one that ends went before it.
 
-        It stood behind the other one, which may have taken long, and went on.
+        It stood behind the other one, which was older or had priority and may have taken long.
         """
-        left = self._states.keys() - {state.number for state in complete}
-        if left and min(left) > min(self._states):
-            self._states[min(left)].moved_s = host.monotonic()
+        left = [state for state in self._states.values() if state.left]
+        if not left:
+            return
+        oldest = min(left, key=lambda state: state.number)
+        for state in complete:
+            if state.number < oldest.number or state.priority < oldest.priority:
+                oldest.moved_s = host.monotonic()
 
     def _enter(self, work: CollectiveWork) -> None:
         state = TransferState(work, self._spare, self._observer, self._sizes)

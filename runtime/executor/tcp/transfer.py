@@ -15,6 +15,7 @@ from collections import defaultdict, deque
 import torch
 
 from latecomer.runtime.executor.tcp.frames import Sizes
+from latecomer.runtime.executor.tcp.priority import priority_of
 from latecomer.runtime.host import host
 from latecomer.runtime.work import CollectiveWork, Observer
 
@@ -55,6 +56,7 @@ class TransferState:
         self.work = work
         self.program = program
         self.number = work.number
+        self.priority = priority_of(work)
         digest = hashlib.blake2b(work.description.encode(), digest_size=8).digest()
         self.digest = int.from_bytes(digest, "little")
         self.moved_s = host.monotonic()

@@ -2,8 +2,10 @@
 
 Of the executor this runs ``TransferState`` and ``ReceiveCredits``, several operations at a time,
 over links that keep the order of each pair of ranks and are otherwise as slow as chance will have
-it. Windows are so small that buffers are full most of the time. What is demanded is what
-``proofs/coq/SendAhead.v`` proves of a model: all ends, with the sums of the rounds.
+it. Windows are so small that buffers are full most of the time; operations have whatever priority,
+and ranks enter them when chance will have it, some of them only after the one before is done. What
+is demanded is what ``proofs/coq/SendAhead.v`` proves of a model: all ends, with the sums of the
+rounds.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from hypothesis import strategies as st
 from latecomer.runtime.executor.program import rank_program
 from latecomer.runtime.executor.tcp.flow_control import ReceiveCredits
 from latecomer.runtime.executor.tcp.frames import Sizes
+from latecomer.runtime.executor.tcp.priority import Priority
 from latecomer.runtime.executor.tcp.transfer import TransferState
 from latecomer.runtime.work import AllReduceWork, Observer
 from latecomer.synth.transpose.generate import transpose
@@ -51,15 +54,22 @@ class Frame:
 
 
 class Rank:
-    """One rank's operations, its credits, and what is on its way to it from each other rank."""
+    """One rank's operations, its credits, and what is on its way to it from each other rank.
 
-    def __init__(self, schedule, rank, numels, sizes):
+    ``waits``: it enters an operation when it is done with the one before.
+    """
+
+    def __init__(self, schedule, rank, numels, sizes, priorities, waits):
         self.rank = rank
         self.sizes = sizes
+        self.waits = waits
         self.program = rank_program(schedule, rank)
         self.frames = {peer: deque() for peer in range(schedule.ranks)}  # from that rank
         self.grants = {peer: deque() for peer in range(schedule.ranks)}  # credit, from that rank
         self.states = [self._state(schedule, number, numel) for number, numel in enumerate(numels)]
+        for state, priority in zip(self.states, priorities, strict=True):
+            state.priority = priority
+        self.entered = []  # of the states
 
     def _state(self, schedule, number, numel):
         values = torch.arange(numel, dtype=torch.int32) * (self.rank + 1) + number
@@ -84,29 +94,40 @@ class ToSender:
 class Network:
     """All ranks; each step is one that chance draws of those that can be made."""
 
-    def __init__(self, schedule, numels, sizes, dice):
+    def __init__(self, schedule, numels, sizes, dice, priorities, credits=ReceiveCredits):
         self.dice = dice
-        self.ranks = [Rank(schedule, number, numels, sizes) for number in range(schedule.ranks)]
+        self.ranks = [
+            Rank(schedule, number, numels, sizes, priorities, waits=dice.random() < 0.5)
+            for number in range(schedule.ranks)
+        ]
         self.credits = []
         for rank in self.ranks:
             peers = {peer.rank: ToSender(rank, peer) for peer in self.ranks if peer != rank}
-            credit = ReceiveCredits(len(schedule.phases), peers, (), sizes)
-            for state in rank.states:
-                credit.enter(state)
-            self.credits.append(credit)
+            self.credits.append(credits(len(schedule.phases), peers, (), sizes))
 
     def run(self):
         """Until nothing moves; true if all of it has ended."""
         for _ in range(MOST_ROUNDS):
             for credit in self.credits:
                 credit.renew()
-            steps = [*self._credits(), *self._sends(), *self._arrivals()]
+            steps = [*self._entries(), *self._credits(), *self._sends(), *self._arrivals()]
             if not steps:
                 return not any(state.left for rank in self.ranks for state in rank.states)
             drawn = self.dice.sample(steps, self.dice.randint(1, len(steps)))
             for step, *arguments in drawn:
                 step(*arguments)
         raise AssertionError("it moves on and on")
+
+    def _entries(self):
+        for rank, credit in zip(self.ranks, self.credits, strict=True):
+            before = rank.entered[-1] if rank.entered and rank.waits else None
+            if len(rank.entered) < len(rank.states) and not (before and before.left):
+                yield self._enter, rank, credit
+
+    def _enter(self, rank, credit):
+        state = rank.states[len(rank.entered)]
+        rank.entered.append(state)
+        credit.enter(state)
 
     def _credits(self):
         for rank in self.ranks:
@@ -122,7 +143,7 @@ class Network:
 
     def _sends(self):
         for rank in self.ranks:
-            for state, (i, end) in itertools.product(rank.states, enumerate(rank.program.ends)):
+            for state, (i, end) in itertools.product(rank.entered, enumerate(rank.program.ends)):
                 if end.send and state.sendable(i):
                     yield self._send, rank, state, i, end
 
@@ -157,12 +178,15 @@ class Network:
 @given(
     schedule=st.sampled_from(SCHEDULES),
     sizes=st.sampled_from([SMALL, SMALL_WHOLE]),
-    elements=st.lists(st.integers(0, 60), min_size=1, max_size=3),
+    operations=st.lists(
+        st.tuples(st.integers(0, 60), st.sampled_from(Priority)), min_size=1, max_size=3
+    ),
     seed=st.integers(0, 2**32),
 )
-def test_whatever_comes_when_all_ends_with_the_sums(schedule, sizes, elements, seed):
-    numels = [per_chunk * schedule.chunks + seed % 3 for per_chunk in elements]
-    network = Network(schedule, numels, sizes, random.Random(seed))
+def test_whatever_comes_when_all_ends_with_the_sums(schedule, sizes, operations, seed):
+    numels = [per_chunk * schedule.chunks + seed % 3 for per_chunk, _ in operations]
+    priorities = [priority for _, priority in operations]
+    network = Network(schedule, numels, sizes, random.Random(seed), priorities)
     assert network.run(), "nothing moves, and not all has ended"
     total = schedule.ranks * (schedule.ranks + 1) // 2
     for rank in network.ranks:
@@ -183,7 +207,34 @@ def test_a_due_round_of_which_some_get_no_credit_is_stuck_and_that_is_noticed(mo
         if end.peer == 2 or not is_last_round:
             honest(self, state, index, upto)
 
-    network = Network(schedules.crossing(3), [6 * 60], SMALL, random.Random(seed))
+    dice = random.Random(seed)
+    network = Network(schedules.crossing(3), [6 * 60], SMALL, dice, [Priority.OTHER])
     monkeypatch.setattr(ToSender, "give_credit", stingy)
     assert not network.run()
     assert all(state.left <= 9 for rank in network.ranks for state in rank.states)
+
+
+class OnlyTheFirst(ReceiveCredits):
+    """Gives credit to what has the highest priority, and to nothing else until that is there."""
+
+    def renew(self):
+        for queue in self._queues:
+            while queue.states and not queue.states[0].receives_left(queue.phase):
+                queue.states.popleft()
+            if queue.states:
+                self._renew(queue.phase, queue.states)
+                return
+
+
+def test_the_oldest_operation_without_credit_is_stuck_where_others_wait_for_it():
+    """A rank that has entered both wants the second one, which another enters after the first."""
+    stuck = 0
+    for seed in range(20):
+        for credits in (ReceiveCredits, OnlyTheFirst):
+            dice = random.Random(seed)
+            priorities = [Priority.OTHER, Priority.SMALL]
+            network = Network(schedules.ring(3), [90, 9], SMALL, dice, priorities, credits)
+            ended = network.run()
+            assert ended or credits is OnlyTheFirst
+            stuck += not ended
+    assert stuck > 0
