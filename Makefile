@@ -138,12 +138,16 @@ bench-lab: $(READY)  ## completion and modes on an emulated network (under 25 mi
 	$(BIN)/python -m bench.lab_completion
 	$(BIN)/python -m bench.auto
 
-bench-auto: $(READY)  ## all-reduces of ranks that come together, by Gloo and without any option (half an hour)
+bench-auto: $(READY)  ## collectives and steps of ranks that come together, by Gloo and without any option (half an hour)
 	$(BIN)/python -m bench.on_time
 	$(BIN)/python -m bench.on_time --lab 200 --ranks 8 --sizes 4KiB 64KiB 1MiB 4MiB
 	$(BIN)/python -m bench.on_time --lab 200 --ranks 8 --ranks-per-host 4 --sizes 4KiB 64KiB 1MiB 4MiB
 	$(BIN)/python -m bench.on_time --ranks 3 4 8 --sizes 4KiB 64KiB 1MiB 16MiB --collectives reduce_scatter all_gather
 	$(BIN)/python -m bench.on_time --lab 200 --ranks 8 --sizes 4KiB 64KiB 1MiB 4MiB --collectives reduce_scatter all_gather
+	$(BIN)/python -m bench.behind
+	$(BIN)/python -m bench.behind --lab 200 --large 4MiB --gather 1MiB
+	for options in "--model cnn" "--model transformer" "--shard --model cnn" "--shard --model transformer"; do \
+		$(BIN)/torchrun --standalone --nproc-per-node 4 examples/on_time.py $$options || exit 1; done
 
 bench-pipeline: $(READY)  ## planner and runtime of pipelines (under 20 minutes)
 	$(BIN)/python -m bench.pipeline_planner quick

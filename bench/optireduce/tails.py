@@ -40,7 +40,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench.lab import Limits, Network, Tail
+from bench.lab import LabUnavailable, Limits, Network, Tail
+from bench.lab.mechanisms import choose, probe
+from bench.lab.sandbox import Sandbox
 from bench.optireduce.disturbance import beside
 from bench.optireduce.places import TIMEOUT_S, RankProcess, run
 
@@ -217,6 +219,21 @@ def more(times: list[tuple[float, float]], ops: int, cap_s: float) -> int:
     return min(ops - len(times), 1 if is_slow else BLOCK)
 
 
+def emulated(names: Sequence[str]) -> list[str]:
+    """Those of the networks that this machine can emulate; prints why not of the others."""
+    with Sandbox() as sandbox:
+        mechanisms = probe(sandbox)
+    possible = []
+    for name in names:
+        try:
+            choose(Network(hosts=2, rate_mbit=100.0, everywhere=NETWORKS[name]), mechanisms)
+        except LabUnavailable as refused:
+            print(f"left out: {name}: {refused}\n", flush=True)
+        else:
+            possible.append(name)
+    return possible
+
+
 def collect(
     limits: Limits, options: argparse.Namespace, ways: list[str], name: str = "clean"
 ) -> dict[str, Any]:
@@ -309,6 +326,7 @@ def main() -> None:
         options.cap = min(options.cap, 5.0)
         options.networks = [name for name in options.networks if name in SHORT]
 
+    options.networks = emulated(options.networks)
     setting = f"{options.hosts} hosts, {options.rate:g} Mbit/s, reno, {options.mib:g} MiB"
     ours_s = options.ops * SLOW_S / 5
     most_s = len(options.networks) * (3 * options.cap + ours_s + START_S)

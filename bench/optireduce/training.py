@@ -28,7 +28,7 @@ from typing import Any
 from bench.lab import Network
 from bench.optireduce.models import TASKS
 from bench.optireduce.places import run
-from bench.optireduce.tails import DEFAULT, NETWORKS
+from bench.optireduce.tails import DEFAULT, NETWORKS, emulated
 from bench.optireduce.trainer import GLOO, MARKS, OURS, Job, Run
 
 WARM_UP = 8
@@ -213,6 +213,7 @@ def main() -> None:
     if options.loopback:
         loopback(options)
     else:
+        options.networks = emulated(options.networks)
         on_lab(options)
     print(f"\n{time.monotonic() - began_s:.0f} s")
 

@@ -107,24 +107,31 @@ class StoreExchange:
     def _wait_unless_gone(self, keys: Mapping[int, str], limit_s: float) -> dict[int, str]:
         """As :meth:`_wait_for`, looking again and again: torch warns of every wait that is cut."""
         give_up_s = host.monotonic() + limit_s
-        present: dict[int, str] = {}
         pause_s = FIRST_PAUSE_S
         look_s = host.monotonic() + LOOK_S  # when to see who is gone
-        while True:
-            absent = {rank: key for rank, key in keys.items() if rank not in present}
-            present |= self._present(absent)
+        while not self._has(keys):
             now_s = host.monotonic()
-            if len(present) == len(keys) or now_s > give_up_s:
-                return present
+            if now_s > give_up_s:
+                break
             if now_s > look_s:
+                present = self._present(keys)
                 if self.gone(keys.keys() - present.keys()):
                     return present
                 look_s = host.monotonic() + LOOK_S
             host.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        return self._present(keys)
+
+    def _has(self, keys: Mapping[int, str]) -> bool:
+        """Whether all are set: one request, however many there are."""
+        return self.store.check(list(keys.values()))
 
     def _present(self, keys: Mapping[int, str]) -> dict[int, str]:
+        """Those that are set: two requests if all are, which a store of many ranks has to bear."""
         store = self.store
+        if keys and self._has(keys):
+            values = store.multi_get(list(keys.values()))
+            return {rank: value.decode() for rank, value in zip(keys, values, strict=True)}
         return {rank: store.get(key).decode() for rank, key in keys.items() if store.check([key])}
 
     def _require(self, received: dict[int, str], ranks: Collection[int]) -> dict[int, str]:

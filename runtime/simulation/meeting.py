@@ -56,6 +56,11 @@ class Store:
         self.wait([key])
         return self._shared.values[self._prefix + key]
 
+    def multi_get(self, keys: Collection[str]) -> list[bytes]:
+        """The values of keys, when all are there: one request."""
+        self.wait(keys)
+        return [self._shared.values[self._prefix + key] for key in keys]
+
     def check(self, keys: Collection[str]) -> bool:
         """Whether all are set."""
         self._ask()

@@ -80,3 +80,43 @@ def test_ranks_that_sent_something_else_are_told_apart():
     assert group.differing("one is odd", "a") == {1: "b"}
     with pytest.raises(RankFailure, match="did not join within"):
         StoreExchange(store, 0, 3, 0.2).differing("nobody else", "a")
+
+
+class Counting:
+    """A store that counts what it is asked."""
+
+    def __init__(self, store):
+        self._store = store
+        self.requests = 0
+
+    def __getattr__(self, name):
+        def ask(*arguments):
+            self.requests += 1
+            return getattr(self._store, name)(*arguments)
+
+        return ask
+
+
+@pytest.mark.parametrize("is_gone", [None, lambda rank: False], ids=["unwatched", "watched"])
+def test_what_is_there_takes_as_many_requests_of_a_few_ranks_as_of_many(is_gone):
+    """One store answers all ranks of a group: with some for each rank it would be its limit."""
+    requests = {}
+    for ranks in (2, 100):
+        store = Counting(HashStore())
+        for rank in range(ranks):
+            StoreExchange(store, rank, ranks, 20.0).send(f"x/{rank}", str(rank))
+        group = StoreExchange(store, 0, ranks, 20.0, is_gone)
+        store.requests = 0
+        assert group.all_gather("x", "0") == {rank: str(rank) for rank in range(ranks)}
+        requests[ranks] = store.requests
+    assert requests[2] == requests[100] <= 5
+
+
+def test_one_that_is_gone_is_told_from_those_that_are_there():
+    store = HashStore()
+    StoreExchange(store, 1, 4, 20.0).send("x/1", "here")
+    group = StoreExchange(store, 0, 4, 20.0, is_gone=lambda rank: rank == 3)
+    assert group.gather("x") == {0: "", 1: "here"}  # and 2 could still come, but nobody waits
+    with pytest.raises(RankFailure, match="ended before all had joined") as caught:
+        group.all_gather("x")
+    assert caught.value.ranks == (3,)
