@@ -17,7 +17,8 @@ from latecomer.runtime.torch_versions import HashStore, Store
 from latecomer.verify.errors import RankFailure
 
 LOOK_S = 0.05  # between two looks whether a rank that is waited for is proved gone
-FIRST_PAUSE_S = 0.0005  # between two looks whether it has come; then twice as long each time,
+FIRST_PAUSE_S = 0.0005  # between two looks whether it has come, at least;
+WAITED_SHARE = 0.25  # a part of what has been waited so far, so that no wait is much too long,
 LONGEST_PAUSE_S = 0.01  # and no longer
 ANSWER_S = 5.0
 """How long the store may take at least: in place of the time that ranks have where none is waited
@@ -106,32 +107,37 @@ class StoreExchange:
 
     def _wait_unless_gone(self, keys: Mapping[int, str], limit_s: float) -> dict[int, str]:
         """As :meth:`_wait_for`, looking again and again: torch warns of every wait that is cut."""
-        give_up_s = host.monotonic() + limit_s
-        pause_s = FIRST_PAUSE_S
-        look_s = host.monotonic() + LOOK_S  # when to see who is gone
-        while not self._has(keys):
+        began_s = host.monotonic()
+        give_up_s = began_s + limit_s
+        look_s = began_s + LOOK_S  # when to see who is gone
+        while True:
+            if self._has(keys):
+                return self._values(keys)
             now_s = host.monotonic()
             if now_s > give_up_s:
-                break
+                return self._present(keys)
             if now_s > look_s:
                 present = self._present(keys)
                 if self.gone(keys.keys() - present.keys()):
                     return present
                 look_s = host.monotonic() + LOOK_S
-            host.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        return self._present(keys)
+            pause_s = WAITED_SHARE * (now_s - began_s)
+            host.sleep(min(max(pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S))
 
     def _has(self, keys: Mapping[int, str]) -> bool:
         """Whether all are set: one request, however many there are."""
         return self.store.check(list(keys.values()))
 
+    def _values(self, keys: Mapping[int, str]) -> dict[int, str]:
+        """By rank, where all are set: one request, however many there are."""
+        values = self.store.multi_get(list(keys.values()))
+        return {rank: value.decode() for rank, value in zip(keys, values, strict=True)}
+
     def _present(self, keys: Mapping[int, str]) -> dict[int, str]:
-        """Those that are set: two requests if all are, which a store of many ranks has to bear."""
+        """Those that are set."""
+        if self._has(keys):
+            return self._values(keys)
         store = self.store
-        if keys and self._has(keys):
-            values = store.multi_get(list(keys.values()))
-            return {rank: value.decode() for rank, value in zip(keys, values, strict=True)}
         return {rank: store.get(key).decode() for rank, key in keys.items() if store.check([key])}
 
     def _require(self, received: dict[int, str], ranks: Collection[int]) -> dict[int, str]:
