@@ -180,9 +180,13 @@ class CollectiveWork:
         """Mark as done or failed, once."""
         self.error = error
         self.done_s = host.monotonic()
+        before_done = self.before_done
+        self.before_done = (
+            None  # it may know this work: else its tensor lived until cycles are sought
+        )
         try:
-            if error is None and self.before_done is not None:
-                self.before_done()
+            if error is None and before_done is not None:
+                before_done()
         finally:  # an exception there must leave nobody waiting
             self._done.set()
             self._tell()
