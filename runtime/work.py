@@ -181,9 +181,8 @@ class CollectiveWork:
         self.error = error
         self.done_s = host.monotonic()
         before_done = self.before_done
-        self.before_done = (
-            None  # it may know this work: else its tensor lived until cycles are sought
-        )
+        # It may refer to this work: the tensor would live until Python looks for cycles.
+        self.before_done = None
         try:
             if error is None and before_done is not None:
                 before_done()

@@ -17,9 +17,10 @@ from latecomer.runtime.torch_versions import HashStore, Store
 from latecomer.verify.errors import RankFailure
 
 LOOK_S = 0.05  # between two looks whether a rank that is waited for is proved gone
-FIRST_PAUSE_S = 0.0005  # between two looks whether it has come, at least;
-WAITED_SHARE = 0.25  # a part of what has been waited so far, so that no wait is much too long,
-LONGEST_PAUSE_S = 0.01  # and no longer
+# Between two looks whether all have come: a share of what has been waited so far, within limits.
+PAUSE_SHARE = 0.25
+LEAST_PAUSE_S = 0.0005
+MOST_PAUSE_S = 0.01
 ANSWER_S = 5.0
 """How long the store may take at least: in place of the time that ranks have where none is waited
 for, else on top of it."""
@@ -121,8 +122,8 @@ class StoreExchange:
                 if self.gone(keys.keys() - present.keys()):
                     return present
                 look_s = host.monotonic() + LOOK_S
-            pause_s = WAITED_SHARE * (now_s - began_s)
-            host.sleep(min(max(pause_s, FIRST_PAUSE_S), LONGEST_PAUSE_S))
+            pause_s = PAUSE_SHARE * (now_s - began_s)
+            host.sleep(min(max(pause_s, LEAST_PAUSE_S), MOST_PAUSE_S))
 
     def _has(self, keys: Mapping[int, str]) -> bool:
         """Whether all are set: one request, however many there are."""
