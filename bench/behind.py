@@ -17,21 +17,13 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench.beside_gloo import GLOO, MOST, OURS, PREPARE, Prepared, parser_of, require_hosts, rows
 from bench.lab_rank import LabRank
-from bench.on_time import GLOO, MOST, OURS, rows
 from latecomer.synth.units import format_bytes, parse_bytes
-
-
-class Started(NamedTuple):
-    """A collective that can be started, and whether its result is right once it is done."""
-
-    start: Callable[[Any], Any]  # by a group; torch's work
-    is_right: Callable[[], bool]
 
 
 class Times(NamedTuple):
@@ -41,55 +33,14 @@ class Times(NamedTuple):
     both: float
 
 
-def _all_reduce(rank: LabRank, nbytes: int) -> Started:
-    import torch
-    import torch.distributed as dist
-
-    numbers = rank.numbers(nbytes)
-    tensor = numbers * (rank.rank + 1)
-    expected = numbers * (rank.ranks * (rank.ranks + 1) // 2)
-    return Started(
-        partial(dist.all_reduce, tensor, async_op=True),
-        lambda: torch.equal(tensor, expected),
-    )
-
-
-def _reduce_scatter(rank: LabRank, nbytes: int) -> Started:
-    import torch
-    import torch.distributed as dist
-
-    numbers = rank.numbers(nbytes - nbytes % (4 * rank.ranks))
-    part = torch.empty(len(numbers) // rank.ranks)
-    own = numbers[rank.rank * len(part) : (rank.rank + 1) * len(part)]
-    expected = own * (rank.ranks * (rank.ranks + 1) // 2)
-    given = numbers * (rank.rank + 1)
-    return Started(
-        partial(dist.reduce_scatter_tensor, part, given, async_op=True),
-        lambda: torch.equal(part, expected),
-    )
-
-
-def _all_gather(rank: LabRank, nbytes: int) -> Started:
-    import torch
-    import torch.distributed as dist
-
-    part = rank.numbers(nbytes // rank.ranks)
-    whole = torch.empty(rank.ranks * len(part))
-    expected = torch.cat([part + each for each in range(rank.ranks)])
-    return Started(
-        partial(dist.all_gather_into_tensor, whole, part + rank.rank, async_op=True),
-        lambda: torch.equal(whole, expected),
-    )
-
-
-def _once(rank: LabRank, first: Started, second: Started, group: Any) -> Times:
+def _once(rank: LabRank, first: Prepared, second: Prepared, group: Any) -> Times:
     """Start one behind the other; SystemExit if a result is wrong."""
     import torch.distributed as dist
 
     dist.barrier()
     began_s = time.monotonic()
-    first_work = first.start(group=group)
-    second_work = second.start(group=group)
+    first_work = first.start(group=group, async_op=True)
+    second_work = second.start(group=group, async_op=True)
     second_work.wait()
     second_s = time.monotonic()
     first_work.wait()
@@ -101,10 +52,9 @@ def _once(rank: LabRank, first: Started, second: Started, group: Any) -> Times:
     if not all(right for *_, right in of_ranks):
         raise SystemExit("a result is wrong")
     last_began_s = max(began for began, *_ in of_ranks)
-    return Times(
-        second=max(second for _, second, *_ in of_ranks) - last_began_s,
-        both=max(both for _, _, both, _ in of_ranks) - last_began_s,
-    )
+    last_second_s = max(second for _, second, *_ in of_ranks)
+    last_both_s = max(both for _, _, both, _ in of_ranks)
+    return Times(second=last_second_s - last_began_s, both=last_both_s - last_began_s)
 
 
 def rank_side(options: argparse.Namespace) -> None:
@@ -123,12 +73,12 @@ def rank_side(options: argparse.Namespace) -> None:
     gather = parse_bytes("--gather", options.gather)
     pairs = {
         f"all_reduce of {format_bytes(small)} behind one of {format_bytes(large)}": (
-            partial(_all_reduce, rank, large),
-            partial(_all_reduce, rank, small),
+            partial(PREPARE["all_reduce"], rank, large),
+            partial(PREPARE["all_reduce"], rank, small),
         ),
         f"all_gather of {format_bytes(gather)} behind reduce_scatter of {format_bytes(large)}": (
-            partial(_reduce_scatter, rank, large),
-            partial(_all_gather, rank, gather),
+            partial(PREPARE["reduce_scatter"], rank, large),
+            partial(PREPARE["all_gather"], rank, gather),
         ),
     }
 
@@ -155,26 +105,22 @@ def rank_side(options: argparse.Namespace) -> None:
     rank.close()
 
 
+def _cell(times: dict[str, float]) -> str:
+    return f"{times['second_s'] * 1e3:.1f}, {times['both_s'] * 1e3:.1f} ms"
+
+
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--large", default="16MiB", metavar="SIZE", help="of the first one")
     parser.add_argument("--small", default="4KiB", metavar="SIZE", help="of the all-reduce")
     parser.add_argument("--gather", default="4MiB", metavar="SIZE", help="of the all-gather")
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--lab", type=float, default=0.0, metavar="MBIT", help="a port of the lab")
-    parser.add_argument("--ranks-per-host", type=int, default=1, help="on each host of the lab")
-    parser.add_argument("--json", action="store_true", help="a row of JSON a line")
-    parser.add_argument("--rank-side", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank_side:
         rank_side(options)
         return
-    if options.ranks % options.ranks_per_host:
-        parser.error("--ranks must be a multiple of --ranks-per-host")
+    require_hosts(parser, options, options.ranks)
 
     if not options.json:
         print("| what | Gloo: the second, both | without any option: the second, both |")
@@ -183,11 +129,7 @@ def main() -> None:
         if options.json:
             print(json.dumps(row), flush=True)
             continue
-        cells = [
-            f"{row[each]['second_s'] * 1e3:.1f}, {row[each]['both_s'] * 1e3:.1f} ms"
-            for each in (GLOO, OURS)
-        ]
-        print(f"| {row['pair']} | {' | '.join(cells)} |", flush=True)
+        print(f"| {row['pair']} | {_cell(row[GLOO])} | {_cell(row[OURS])} |", flush=True)
 
 
 if __name__ == "__main__":
