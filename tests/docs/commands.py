@@ -129,7 +129,10 @@ def _name(word: str) -> str:
 
 @functools.cache
 def _strings(file: Path) -> frozenset[str]:
-    """The string constants of a file; where it is of typer, also its parameters as options."""
+    """The string constants of a file; where it is of typer, also its parameters as options.
+
+    A file that takes its parser from another (``parser_of``) has that one's, too.
+    """
     strings = {"--", "--help"}
     parameters = set()
     imports_typer = False
@@ -140,6 +143,10 @@ def _strings(file: Path) -> frozenset[str]:
             parameters.add(f"--{node.arg.replace('_', '-')}")
         elif isinstance(node, ast.Import) and node.names[0].name == "typer":
             imports_typer = True
+        elif isinstance(node, ast.ImportFrom) and any(
+            alias.name == "parser_of" for alias in node.names
+        ):
+            strings |= _strings(ROOT / f"{str(node.module).replace('.', '/')}.py")
     if imports_typer:
         strings |= parameters
     return frozenset(strings)
