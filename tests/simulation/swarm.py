@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import time
@@ -14,6 +15,9 @@ from tests.simulation.campaign import Campaign
 
 STRETCH = 50
 """Seeds that a process takes at a time."""
+
+GARBAGE = 100_000
+"""New objects until Python looks for cycles again: as many as a few executions leave."""
 
 
 @dataclass
@@ -28,13 +32,20 @@ class Stretch:
 def swarm(campaign: Campaign, seeds: range, processes: int, end_s: float) -> Iterator[Stretch]:
     """Execute the seeds; begin no more after ``end_s`` (``time.monotonic()``)."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=be_quiet) as pool:
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare) as pool:
         running = [
             pool.submit(run_stretch, campaign, seeds[first : first + STRETCH], end_s)
             for first in range(0, len(seeds), STRETCH)
         ]
         for done in as_completed(running):
             yield done.result()
+
+
+def _prepare() -> None:
+    """A process of a swarm: what it has imported, torch most of all, is never looked through."""
+    be_quiet()
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
 
 
 def be_quiet() -> None:
