@@ -63,6 +63,12 @@ def is_tried_again(operation: int) -> bool:
     return _mixed(operation) % COMPARED == 1
 
 
+def are_tried(epoch: Epoch, operation: int, of_class: int) -> bool:
+    """Whether it is still being found out how operations of a class are fastest."""
+    is_settled = any(each == of_class for each, _ in epoch.on_time)
+    return not is_settled and operation < epoch.first + TRIED_FOR
+
+
 def tried(
     of_class: int, candidates: tuple[ScheduleCandidate, ...], profile: Profile
 ) -> tuple[int, ...]:
@@ -112,7 +118,7 @@ def way_on_time(
         if is_to_compare(operation):
             return NATIVE, TO_COMPARE
         return (any_way, TRYING_AGAIN) if is_tried_again(operation) else (settled, FASTEST)
-    if operation < epoch.first + TRIED_FOR:
+    if are_tried(epoch, operation, of_class):
         return any_way, TRYING
     return NATIVE, NOT_FOUND
 

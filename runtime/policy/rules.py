@@ -27,7 +27,7 @@ from latecomer.runtime.policy.cost_model import (
 )
 from latecomer.runtime.policy.history import LATELY
 from latecomer.runtime.policy.messages import NATIVE, Decision, Epoch
-from latecomer.runtime.policy.on_time import TO_COMPARE, is_to_compare, way_on_time
+from latecomer.runtime.policy.on_time import TO_COMPARE, are_tried, is_to_compare, way_on_time
 from latecomer.runtime.policy.options import PolicyInputs
 
 PATIENCE = "missing for longer than a needless start would cost"
@@ -36,6 +36,11 @@ RECENT = 16  # operations that a forecast looks at
 LEAST = 6  # operations without which there is none
 MOSTLY = 0.75  # the share of them in which all that are called late must have come after all others
 OFTEN = 0.5  # a coordinator that is the last one more often hands over
+HARDLY = 0.25
+"""Of the native all-reduce's time: who is late by less is waited for while ways on time are tried.
+
+Else a start without them may gain something on the native all-reduce, nothing is ever found out of
+the ways on time, and these may gain much more."""
 SHORTEST_S = 1e-9  # what counts as a gap at all: two ranks may come at the very same time
 FIRST = Epoch(version=0, first=0, coordinator=0)
 QUIET = "little to gain from a start lately: no rank asks"
@@ -147,13 +152,23 @@ def eager(now_s: float, state: OperationState, inputs: PolicyInputs) -> Decision
 
 def auto(now_s: float, state: OperationState, inputs: PolicyInputs) -> Decision | Later:
     """Start without who is missing when that is faster on average, by the delays seen lately."""
+    nbytes = state.buffer.nbytes
+    together_s = inputs.together_s(nbytes)
 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
-        nbytes = state.buffer.nbytes
-        together_s = inputs.together_s(nbytes)
-        schedules = inputs.times(len(missing), nbytes, made=inputs.made)
         # to the next arrival, not the last: who is about to come is not left out with who is late
         its_own = inputs.history.lateness(missing, LATELY, first=True)
+        chosen, reason = by_delays(missing, its_own, passed_s, free_s)
+        hardly_s = HARDLY * inputs.native_s(nbytes)
+        is_hardly_late = bool(its_own) and statistics.median(its_own) < hardly_s
+        if is_hardly_late and _are_ways_tried(state, inputs):
+            chosen = Wait(max(chosen.tau_s, free_s + hardly_s), chosen.candidate)
+        return chosen, reason
+
+    def by_delays(
+        missing: Ranks, its_own: list[float], passed_s: float, free_s: float
+    ) -> tuple[Wait, str]:
+        schedules = inputs.times(len(missing), nbytes, made=inputs.made)
         anybodys = inputs.history.gaps(len(missing), LATELY)
         for delays_s, whose in ((its_own, "its own"), (anybodys, "anybody's")):
             if sum(delay_s > passed_s for delay_s in delays_s) >= ENOUGH:
@@ -164,6 +179,12 @@ def auto(now_s: float, state: OperationState, inputs: PolicyInputs) -> Decision 
         return _patient(patient, state, free_s), f"{PATIENCE}, delays unknown"
 
     return _decide(now_s, state, inputs, wait)
+
+
+def _are_ways_tried(state: OperationState, inputs: PolicyInputs) -> bool:
+    """Whether it is being found out how an operation like this one is fastest on time."""
+    of_class = state.buffer.of_class
+    return inputs.has_ways_on_time and are_tried(state.epoch, state.operation, of_class)
 
 
 RULES: dict[str, Rule] = {"eager": eager, "auto": auto}  # where a coordinator decides

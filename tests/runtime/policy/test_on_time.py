@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections import Counter
 
 import msgspec
@@ -207,6 +208,17 @@ def test_a_late_rank_is_begun_without_all_the_same():
     assert {decision.candidate for decision in decisions[150:200]} & {NATIVE, *ON_TIME}
     last = decisions[-10:]
     assert all(each.late == (3,) or each.reason == rules.TO_COMPARE for each in last)
+
+
+def test_ways_on_time_are_tried_first_where_a_start_without_a_rank_beats_the_native_way():
+    """Ranks come at random times, much closer together than what an operation takes."""
+    network = Network(8, Options("auto"), 200, window=1, on_time=True, slower=(4.0, 1.0))
+    dice = random.Random(0)
+    network.lateness = lambda *_: 0.01 + 0.002 * dice.random()
+    decisions = network.run().decisions[0]
+    assert not network.faults
+    assert sum(each.late != () for each in decisions) < 20
+    assert sum(each.candidate == RING for each in decisions[-50:]) > 40
 
 
 def test_small_operations_say_nothing_of_who_is_late():

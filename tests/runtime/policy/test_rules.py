@@ -209,6 +209,29 @@ def test_auto_starts_without_who_is_late_and_waits_for_others(rows, now_s, missi
         assert answer.late == expected
 
 
+@pytest.mark.parametrize(
+    ("lateness_s", "settled", "waits"),
+    [(1e-4, False, True), (1e-4, True, False), (0.5, False, False)],
+)
+def test_while_ways_on_time_are_tried_auto_waits_for_who_is_hardly_late(lateness_s, settled, waits):
+    """Though a start without that rank takes less than the native all-reduce."""
+    policy_inputs = inputs(8, Options("auto"), on_time=True)
+    for _ in range(10):
+        policy_inputs.correction.add(native=True, predicted_s=1.0, taken_s=4.0)
+        policy_inputs.history.add(np.array([0.0] * 7 + [lateness_s]))
+    arrived = _arrived(*range(7))
+    if settled:
+        arrived.epoch = Epoch(1, 0, 0, on_time=((arrived.buffer.of_class, NATIVE),))
+
+    at_once = rules.auto(0.0, arrived, policy_inputs)
+    hardly_s = rules.HARDLY * policy_inputs.native_s(LARGE)
+    later = rules.auto(1.01 * hardly_s, arrived, policy_inputs)
+
+    assert (at_once == rules.Later(hardly_s)) == waits
+    assert later.late == (7,)
+    assert waits or at_once == later or at_once.late == (7,)
+
+
 def _predicted(rows, nbytes=LARGE):
     """Who is late in the epoch that follows after these operations, or in the current one."""
     current = Epoch(0, 0, 0)
