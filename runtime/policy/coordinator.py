@@ -226,7 +226,8 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         self, state: OperationState, decision: Decision, now_s: float, *, complete: bool
     ) -> None:
         """The links are busy with an operation that starts, or (``complete``) is complete now."""
-        factor = self.inputs.correction.factor(native=not decision.late)
+        correction = self.inputs.correction
+        factor = correction.factor(state.buffer.of_class, native=not decision.late)
         times = self._times(decision, state.buffer)
         takes_s = times.completion_s if complete else times.waiting_s
         self._free_s = max(self._free_s, now_s) + factor * takes_s
@@ -299,7 +300,7 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         times = self._times(decision, state.buffer)
         unready_s = max(0.0, state.unready_s - (begins_s - last_s))
         expected_s = times.waiting_s if native else unready_s + times.completion_s
-        self.inputs.correction.add(native, expected_s, took_s)
+        self.inputs.correction.add(state.buffer.of_class, native, expected_s, took_s)
 
 
 def disagreement(operation: int, buffers: dict[int, BufferSignature]) -> Fault:

@@ -19,7 +19,7 @@ LATELY = 12  # operations that waits are learned from: few, to forget soon who i
 FORGET_EVERY = 16  # operations of one method after which the other's oldest one is forgotten
 DOUBT = (1.0,) * 2  # counts as seen: one operation or two that took long say nothing yet
 LEAST = {True: 0.5, False: 1.0}
-MOST = 4.0
+MOST = 16.0
 """Limits of what one observation may say about the model's error: of native operations (True), and
 of schedules. These seem faster than they are while several are in flight, since the waiting phases
 of one run beside the completion of another, and take its bandwidth."""
@@ -84,18 +84,15 @@ class History:
 
 
 class ModelCorrection:
-    """How much longer operations took than predicted: a factor per method; how late messages come.
+    """How much longer operations took than predicted, by class of sizes; how late messages come.
 
-    While only one method runs, what the other showed is forgotten: a bad hour does not rule it out.
+    A small operation on busy processors may take ten times what links need for it, while a large
+    one takes what is predicted: so each class has a factor of its own.
     """
 
     def __init__(self) -> None:
         self._delays: deque[float] = deque(maxlen=KEPT // 4)
-        self._ratios: dict[bool, deque[float]] = {  # taken over predicted; native ones under True
-            False: deque(maxlen=KEPT // 4),
-            True: deque(maxlen=KEPT // 4),
-        }
-        self._count = 0
+        self._ratios: dict[int, _Ratios] = {}  # by class
 
     def add_delay(self, delay_s: float) -> None:
         """A message from another rank was so long on its way (NaN: not known)."""
@@ -107,14 +104,38 @@ class ModelCorrection:
         """What a decision takes: there and back, the median of what was seen; 0 at first."""
         return 2 * statistics.median(self._delays or (0.0,))
 
-    def add(self, native: bool, predicted_s: float, taken_s: float) -> None:
+    def add(self, of_class: int, native: bool, predicted_s: float, taken_s: float) -> None:
         """One operation: predicted and taken from the last arrival on."""
         if predicted_s > 0:
-            self._ratios[native].append(min(MOST, max(LEAST[native], taken_s / predicted_s)))
-            self._count += 1
-            if self._count % FORGET_EVERY == 0 and self._ratios[not native]:
-                self._ratios[not native].popleft()
+            ratio = min(MOST, max(LEAST[native], taken_s / predicted_s))
+            self._ratios.setdefault(of_class, _Ratios()).add(native, ratio)
 
-    def factor(self, native: bool) -> float:
+    def factor(self, of_class: int, native: bool) -> float:
         """What to multiply a prediction with: the median of what was seen, 1 at first."""
-        return statistics.median((*self._ratios[native], *DOUBT))
+        ratios = self._ratios.get(of_class)
+        return 1.0 if ratios is None else ratios.median(native)
+
+
+class _Ratios:
+    """Of one class, what its last operations took over what was predicted: a row per method.
+
+    While only one method runs, what the other showed is forgotten: a bad hour does not rule it out.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[bool, deque[float]] = {  # native ones under True
+            False: deque(maxlen=KEPT // 4),
+            True: deque(maxlen=KEPT // 4),
+        }
+        self._count = 0
+
+    def add(self, native: bool, ratio: float) -> None:
+        """One operation."""
+        self._of[native].append(ratio)
+        self._count += 1
+        if self._count % FORGET_EVERY == 0 and self._of[not native]:
+            self._of[not native].popleft()
+
+    def median(self, native: bool) -> float:
+        """Of what was seen; two that took long say nothing yet."""
+        return statistics.median((*self._of[native], *DOUBT))

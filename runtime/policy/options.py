@@ -11,6 +11,7 @@ import msgspec
 from latecomer.runtime.collective import ALL_REDUCE, Collective
 from latecomer.runtime.device.option import OnDevice
 from latecomer.runtime.network.store_exchange import StoreExchange
+from latecomer.runtime.policy.arrivals import size_class
 from latecomer.runtime.policy.cost_model import Profile, ScheduleCandidate, Times, times
 from latecomer.runtime.policy.history import History, ModelCorrection
 from latecomer.runtime.policy.on_time import OnTimeTimes, on_time_of, tried
@@ -156,7 +157,7 @@ class PolicyInputs:
         predicted_s = self.profile.native_s(nbytes)
         if not corrected:
             return predicted_s
-        return self.correction.factor(native=True) * predicted_s
+        return self.correction.factor(size_class(nbytes), native=True) * predicted_s
 
     def together_s(self, nbytes: int) -> float:
         """What an operation takes from the last arrival on if all are waited for, as known here."""
@@ -181,7 +182,7 @@ class PolicyInputs:
         ]
         if not corrected:
             return predicted
-        factor = self.correction.factor(native=False)
+        factor = self.correction.factor(size_class(nbytes, collective), native=False)
         return [
             Times(schedule.candidate, factor * schedule.waiting_s, factor * schedule.completion_s)
             for schedule in predicted

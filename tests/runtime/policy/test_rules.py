@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latecomer.runtime.policy import on_time, rules
-from latecomer.runtime.policy.arrivals import Arrival
+from latecomer.runtime.policy.arrivals import Arrival, size_class
 from latecomer.runtime.policy.cost_model import LEAST_GAIN, Times, break_even, learned
 from latecomer.runtime.policy.history import LEAST, MOST, ModelCorrection
 from latecomer.runtime.policy.messages import NATIVE, Epoch
@@ -217,7 +217,7 @@ def test_while_ways_on_time_are_tried_auto_waits_for_who_is_hardly_late(lateness
     """Though a start without that rank takes less than the native all-reduce."""
     policy_inputs = inputs(8, Options("auto"), on_time=True)
     for _ in range(10):
-        policy_inputs.correction.add(native=True, predicted_s=1.0, taken_s=4.0)
+        policy_inputs.correction.add(size_class(LARGE), native=True, predicted_s=1.0, taken_s=4.0)
         policy_inputs.history.add(np.array([0.0] * 7 + [lateness_s]))
     arrived = _arrived(*range(7))
     if settled:
@@ -267,17 +267,23 @@ def test_the_coordinator_changes_only_if_it_is_often_last():
     assert rules.better_coordinator(1, LARGE, _inputs([late] * 8)) == 1
 
 
-@given(st.lists(st.tuples(st.booleans(), st.floats(1e-6, 1e3), st.floats(0, 1e3))))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([3, 4]), st.booleans(), st.floats(1e-6, 1e3), st.floats(0, 1e3))
+    )
+)
 def test_the_correction_stays_within_its_limits_and_is_forgotten(operations):
     correction = ModelCorrection()
-    for native, predicted_s, measured_s in operations:
-        correction.add(native, predicted_s, measured_s)
-    assert LEAST[True] <= correction.factor(True) <= MOST
-    assert 1.0 <= correction.factor(False) <= MOST
+    for of_class, native, predicted_s, measured_s in operations:
+        correction.add(of_class, native, predicted_s, measured_s)
+    assert LEAST[True] <= correction.factor(3, native=True) <= MOST
+    assert 1.0 <= correction.factor(3, native=False) <= MOST
+    others = [correction.factor(4, native) for native in (True, False)]
     for _ in range(300):
-        correction.add(True, 1.0, 2.0)
-    assert correction.factor(True) == 2.0
-    assert correction.factor(False) == 1.0
+        correction.add(3, native=True, predicted_s=1.0, taken_s=2.0)
+    assert correction.factor(3, native=True) == 2.0
+    assert correction.factor(3, native=False) == 1.0
+    assert others == [correction.factor(4, native) for native in (True, False)]
 
 
 SENSELESS = [
