@@ -34,6 +34,7 @@ MOST_SCHEDULES = 3  # that are tried for a class: the fastest by the profile,
 HOPELESS = 2.0  # unless they are predicted to take so many times the fastest one's time,
 FAR = 4.0  # or so many times the native all-reduce's
 LEAST_GAIN = 0.05  # what a way has to take less than the native all-reduce, or the one in use
+SELDOM = 3  # native operations for each one by a schedule, where none is predicted to gain that
 LIBRARY = "native"  # in a profile: the library's all-reduce
 TRIED_FOR = 4000
 """Operations of an epoch in which ways are tried: a model may have dozens of classes. Where the
@@ -72,14 +73,21 @@ def are_tried(epoch: Epoch, operation: int, of_class: int) -> bool:
 def tried(
     of_class: int, candidates: tuple[ScheduleCandidate, ...], profile: Profile
 ) -> tuple[int, ...]:
-    """The ways among which the fastest for a class is looked for; alike on all ranks."""
+    """The ways among which the fastest for a class is looked for; alike on all ranks.
+
+    Each is tried as often as it is in it: where the profile promises no gain by any schedule, the
+    native way most of the time.
+    """
     collective, middle = of_size_class(of_class)
     known = times(candidates, profile, 0, middle, collective)
     schedules = sorted(known, key=lambda each: each.waiting_s)
     native_s = profile.native_s(middle)
     limit_s = min([HOPELESS * each.waiting_s for each in schedules] + [FAR * native_s])
-    likely = [each.candidate for each in schedules if each.waiting_s <= limit_s]
-    return (NATIVE, *likely[:MOST_SCHEDULES])
+    likely = [each.candidate for each in schedules if each.waiting_s <= limit_s][:MOST_SCHEDULES]
+
+    is_promising = any(each.waiting_s < (1 - LEAST_GAIN) * native_s for each in schedules)
+    natively = 1 if is_promising else max(1, SELDOM * len(likely))
+    return (*[NATIVE] * natively, *likely)
 
 
 def named(on_time: OnTime, candidates: tuple[ScheduleCandidate, ...]) -> dict[int, str]:
@@ -153,7 +161,7 @@ class OnTimeTimes:
                 if len(took_s.get(way, ())) >= ENOUGH
             }
             in_use = table.get(of_class, NATIVE)
-            is_known = of_class in table or len(medians_s) == len(ways)
+            is_known = of_class in table or len(medians_s) == len(set(ways))
             if is_known and in_use in medians_s:
                 table[of_class] = _fastest(medians_s, in_use)
         return tuple(sorted(table.items()))

@@ -152,31 +152,26 @@ def eager(now_s: float, state: OperationState, inputs: PolicyInputs) -> Decision
 
 def auto(now_s: float, state: OperationState, inputs: PolicyInputs) -> Decision | Later:
     """Start without who is missing when that is faster on average, by the delays seen lately."""
-    nbytes = state.buffer.nbytes
-    together_s = inputs.together_s(nbytes)
 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
+        nbytes = state.buffer.nbytes
+        together_s = inputs.together_s(nbytes)
+        schedules = inputs.times(len(missing), nbytes, made=inputs.made)
+        hardly_s = HARDLY * inputs.native_s(nbytes) if _are_ways_tried(state, inputs) else 0.0
         # to the next arrival, not the last: who is about to come is not left out with who is late
         its_own = inputs.history.lateness(missing, LATELY, first=True)
-        chosen, reason = by_delays(missing, its_own, passed_s, free_s)
-        hardly_s = HARDLY * inputs.native_s(nbytes)
-        is_hardly_late = bool(its_own) and statistics.median(its_own) < hardly_s
-        if is_hardly_late and _are_ways_tried(state, inputs):
-            chosen = Wait(max(chosen.tau_s, free_s + hardly_s), chosen.candidate)
-        return chosen, reason
-
-    def by_delays(
-        missing: Ranks, its_own: list[float], passed_s: float, free_s: float
-    ) -> tuple[Wait, str]:
-        schedules = inputs.times(len(missing), nbytes, made=inputs.made)
         anybodys = inputs.history.gaps(len(missing), LATELY)
         for delays_s, whose in ((its_own, "its own"), (anybodys, "anybody's")):
-            if sum(delay_s > passed_s for delay_s in delays_s) >= ENOUGH:
-                chosen = learned(delays_s, passed_s, together_s, schedules, free_s)
+            possible_s = [delay_s for delay_s in delays_s if delay_s > passed_s]
+            if len(possible_s) >= ENOUGH:
+                chosen = learned(possible_s, passed_s, together_s, schedules, free_s)
+                if statistics.median(possible_s) < hardly_s:
+                    chosen = Wait(max(chosen.tau_s, free_s + hardly_s), chosen.candidate)
                 return chosen, f"missing, and likely to come much later by {whose} recent delays"
 
-        patient = break_even(together_s, schedules)
-        return _patient(patient, state, free_s), f"{PATIENCE}, delays unknown"
+        patient = _patient(break_even(together_s, schedules), state, free_s)
+        patient = Wait(max(patient.tau_s, free_s + hardly_s), patient.candidate)
+        return patient, f"{PATIENCE}, delays unknown"
 
     return _decide(now_s, state, inputs, wait)
 
