@@ -164,16 +164,20 @@ def auto(now_s: float, state: OperationState, inputs: PolicyInputs) -> Decision 
         for delays_s, whose in ((its_own, "its own"), (anybodys, "anybody's")):
             possible_s = [delay_s for delay_s in delays_s if delay_s > passed_s]
             if len(possible_s) >= ENOUGH:
-                chosen = learned(possible_s, passed_s, together_s, schedules, free_s)
+                chosen = learned(delays_s, passed_s, together_s, schedules, free_s)
                 if statistics.median(possible_s) < hardly_s:
-                    chosen = Wait(max(chosen.tau_s, free_s + hardly_s), chosen.candidate)
+                    chosen = _not_before(free_s + hardly_s, chosen)
                 return chosen, f"missing, and likely to come much later by {whose} recent delays"
 
         patient = _patient(break_even(together_s, schedules), state, free_s)
-        patient = Wait(max(patient.tau_s, free_s + hardly_s), patient.candidate)
-        return patient, f"{PATIENCE}, delays unknown"
+        return _not_before(free_s + hardly_s, patient), f"{PATIENCE}, delays unknown"
 
     return _decide(now_s, state, inputs, wait)
+
+
+def _not_before(least_s: float, wait: Wait) -> Wait:
+    """The same, but it lasts so long at least."""
+    return Wait(max(wait.tau_s, least_s), wait.candidate)
 
 
 def _are_ways_tried(state: OperationState, inputs: PolicyInputs) -> bool:

@@ -219,12 +219,11 @@ class World:
         if task is None or self.is_over:
             return
         self._calls += 1
-        # half of all that a simulation does comes by here: so no call of `happens`
         if self._calls >= MOST_CALLS:
             self.park(self.now_s + SPIN_S, "the processor, which it keeps busy")
-        elif self.pause > 0.0 and self._pausing.random() < self.pause:
+        elif self._pausing.happens(self.pause):
             self.park(self.now_s + self._pausing.exponential(self.pause_s), "the processor")
-        elif self.switch > 0.0 and self._pausing.random() < self.switch:
+        elif self._pausing.happens(self.switch):
             self._make_runnable(task)
             self._hub.switch()
             if self.is_over:
