@@ -149,9 +149,10 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
         acceptors: the ranks that have a say, this one among them; the same for all of them.
         content: of this rank's report.
         suspects: ranks that have failed; nobody waits for their reports.
-        settle_s: how long the other ranks' reports are waited for. The lowest of those that have
-            reported begins then, and each next one ``settle_s`` later.
-        now_s: the time at which the group has failed here.
+        reports_s: how long the other ranks' reports are waited for.
+        settle_s: the lowest of those that have reported begins a ballot when all are there, or have
+            been waited for, and each next one ``settle_s`` later.
+        now_s: the time at which the group has ended here.
     """
 
     def __init__(
@@ -161,6 +162,7 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
         content: bytes,
         *,
         suspects: Collection[int] = (),
+        reports_s: float,
         settle_s: float,
         now_s: float,
     ) -> None:
@@ -170,7 +172,7 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
         self.outcome: bytes | None = None  # once it is decided, and known here
         self._suspects = set(suspects)
         self._settle_s = settle_s
-        self._began_s = now_s
+        self._settled_s = now_s + reports_s  # when no report is waited for any more
         self._reports = {rank: content}
         self._gone: set[int] = set()  # proved
         self._promised = NO_BALLOT  # lower ballots are refused
@@ -178,7 +180,7 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
         self._accepted_outcome = b""  # and that outcome
         self._own: _OwnBallot | None = None
         self._failed_ballots = 0  # of this rank's own
-        self._begin_after_s = now_s  # no ballot of this rank's own before
+        self._begin_after_s = -math.inf  # no ballot of this rank's own before
         self._again_s = now_s  # when to send again what has not been answered
         self._unknowing = set(self.acceptors) - {rank}  # of the outcome
         self._tells = 0  # times that the outcome was sent to those
@@ -198,6 +200,17 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
         """All other ranks that are not proved gone; one that has reported may die after it."""
         return set(self.acceptors) - {self.rank} - self._gone
 
+    @property
+    def awaited(self) -> set[int]:
+        """Ranks whose reports are waited for."""
+        return set() if self.outcome is not None else self.silent - self._suspects
+
+    def suspect(self, ranks: Collection[int], now_s: float) -> None:
+        """The group has failed, by these ranks as far as known: wait only a settle time more."""
+        self._suspects |= set(ranks)
+        self._settled_s = min(self._settled_s, now_s + self._settle_s)
+        self._go_on(now_s)
+
     def prove_gone(self, rank: int, now_s: float) -> None:
         """The process of ``rank`` does not exist any more, and never will again.
 
@@ -207,7 +220,7 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
         self._reports.pop(rank, None)
         self._unknowing.discard(rank)
         if self._promised.owner == rank:
-            self._begin_after_s = self._began_s  # its ballot comes to nothing, or has come to all
+            self._begin_after_s = -math.inf  # its ballot comes to nothing, or has come to all
         self._go_on(now_s)
 
     def choose(self, ballot: Ballot, outcome: bytes, now_s: float) -> None:
@@ -253,16 +266,14 @@ class Agreement(Protocol[AgreementMessage, AgreementEvent]):
     def _begins_s(self) -> float:
         """When this rank begins a ballot, if it hears nothing more until then."""
         before = sum(peer < self.rank for peer in self._reports)
-        if self.present - self._suspects <= set(self._reports):
-            begins_s = self._began_s + before * self._settle_s
-        else:
-            begins_s = self._began_s + (before + 1) * self._settle_s
-        return max(begins_s, self._begin_after_s)
+        return max(self._settled_s + before * self._settle_s, self._begin_after_s)
 
     def _go_on(self, now_s: float) -> None:
         """Begin a ballot if it is time, or let the one that goes on come further."""
         if self.outcome is not None:
             return
+        if not self.awaited:
+            self._settled_s = min(self._settled_s, now_s)
         if self._own is None:
             if now_s >= self._begins_s():
                 self._begin(now_s)

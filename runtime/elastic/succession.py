@@ -46,6 +46,8 @@ from latecomer.verify.errors import LatecomerError, RankFailure
 
 LOOK_S = 0.05  # between two times that hosts are asked whether a silent rank's process exists
 
+REPORTS_SHARE = 0.5  # of the time for an agreement: how long those who live are waited for
+
 PATIENCE = 3  # times of silence until this rank asks whether the others have gone on without it
 
 logger = logging.getLogger("latecomer")
@@ -75,7 +77,8 @@ class Succession:
 
     Args:
         replica: its number in the job.
-        silence_s: how long the others' reports are waited for.
+        silence_s: how long the others' reports are waited for after a failure; where a view ends
+            without one, only the reports of those that give no sign of life.
         join_timeout_s: how long an agreement may take; one on a start, twice as long.
         is_past: whether the others are known to be in a later view.
         has_left: whether this replica takes part no more; then it waits for nothing.
@@ -145,8 +148,14 @@ class Succession:
         if isinstance(ending.engine, GroupOfOne):
             return self._choose(view, number, {0: standing})
         agreeing = _Agreeing(
-            ending, f"view/{ending.attempt}", msgspec.json.encode(standing), self._silence_s
+            ending,
+            f"view/{ending.attempt}",
+            msgspec.json.encode(standing),
+            reports_s=REPORTS_SHARE * self._join_timeout_s if standing.grows else self._silence_s,
+            settle_s=self._silence_s,
         )
+        if standing.grows:
+            agreeing.look_who_is_silent()
 
         def choose(reports: Mapping[int, bytes]) -> bytes:
             standings = {rank: STANDING.decode(content) for rank, content in reports.items()}
@@ -189,7 +198,8 @@ class Succession:
             dataclasses.replace(ending, suspects=frozenset()),
             f"start/{ending.attempt}",
             msgspec.json.encode(own),
-            self._join_timeout_s,
+            reports_s=self._join_timeout_s,
+            settle_s=self._join_timeout_s,
         )
 
         def choose(reports: Mapping[int, bytes]) -> bytes:
@@ -258,19 +268,38 @@ def _staying(view: View, following: View) -> list[int]:
 class _Agreeing(ProtocolRunner[AgreementMessage, AgreementEvent]):
     """An agreement at work, over the control channel of the view that ends."""
 
-    def __init__(self, ending: _Ending, topic: str, content: bytes, settle_s: float) -> None:
+    def __init__(
+        self, ending: _Ending, topic: str, content: bytes, *, reports_s: float, settle_s: float
+    ) -> None:
         assert isinstance(ending.engine, AllReduceDispatcher)
         datagrams = ending.engine.executor.datagrams
+        self._watchdog = ending.engine.executor.watchdog
         self._events: Queue[AgreementEvent] = host.Queue()
         self._agreement = Agreement(
             datagrams.rank,
             ending.electorate,
             content,
             suspects=ending.suspects,
+            reports_s=reports_s,
             settle_s=settle_s,
             now_s=host.monotonic(),
         )
         super().__init__(self._agreement, datagrams, topic, AgreementMessage)
+
+    def look_who_is_silent(self) -> None:
+        """Ask those whose reports are waited for where they stand, and don't wait for the silent.
+
+        The view has not failed so far, so its watchdog does that, and lets it fail.
+        """
+        self._watchdog.suspect(
+            lambda longest_s: self.run(lambda now_s: sorted(self._agreement.awaited)),
+            "a replica waits to be taken in, and not all have reported how far they are",
+        )
+        self._watchdog.on_failure(self._suspect)
+
+    def _suspect(self, failure: LatecomerError) -> None:
+        ranks = failure.ranks if isinstance(failure, RankFailure) else ()
+        self.run(lambda now_s: self._agreement.suspect(ranks, now_s))
 
     @property
     def silent(self) -> list[int]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+
+import msgspec
 import pytest
 
 from latecomer.runtime.elastic import succession, view
@@ -9,9 +12,21 @@ from latecomer.runtime.elastic.agreement import Agreement
 from latecomer.runtime.elastic.group import Group
 from latecomer.runtime.elastic.sums import FloatSums
 from latecomer.runtime.health.checks import LifeCheck
+from latecomer.runtime.host import host
 from tests.simulation.campaign import elastic, shrunk
 from tests.simulation.elastic.execution import execute
-from tests.simulation.elastic.plan import PLACES, CutOff, Die, LoseStore, Raise, Stop, drawn, read
+from tests.simulation.elastic.plan import (
+    PLACES,
+    CutOff,
+    Die,
+    LoseStore,
+    Moment,
+    Raise,
+    Return,
+    Stop,
+    drawn,
+    read,
+)
 from tests.simulation.swarm import run_stretch
 
 SEEDS = range(60)
@@ -56,6 +71,61 @@ def test_a_replica_whose_own_loop_raises_holds_nobody_up():
     execution = execute(drawn(2403))
     assert any(isinstance(fault, Raise) for _, fault in execution.fired)
     assert execution.problems == []
+
+
+GROWING = msgspec.structs.replace(
+    drawn(0),
+    replicas=4,
+    steps=12,
+    microbatches=4,
+    bits="any",
+    mode="native",
+    has_profile=True,
+    compute_s=0.1,
+    late_s=(0.0,) * 4,
+    silence_s=0.3,
+    join_timeout_s=30.0,
+    returns=(Return(replica=1, after_s=0.1),),
+    faults=(Die(1, Moment("sums", time=1, is_after=False, delay_s=0.0), resets=False),),
+    lost=0.0,
+)
+"""Replica 1 dies and comes back, and nothing else happens."""
+
+
+@pytest.mark.parametrize("late_s", [0.4, 0.8])
+def test_who_shows_life_is_waited_for_when_the_group_grows(late_s, monkeypatch):
+    """For longer than the time of silence; without that it is left behind, which is noticed."""
+    grow = Group.grow
+
+    def late(group, number):
+        if group.replica == 3:
+            host.sleep(late_s)
+        grow(group, number)
+
+    monkeypatch.setattr(Group, "grow", late)
+    execution = execute(GROWING)
+    assert execution.problems == []
+    assert execution.told[4].was_in
+    monkeypatch.setattr(succession, "REPORTS_SHARE", GROWING.silence_s / GROWING.join_timeout_s)
+    assert any("left behind" in problem for problem in execute(GROWING).problems)
+
+
+def test_who_is_silent_when_the_group_grows_holds_nobody_up_for_long(monkeypatch):
+    """But for the time of silence and a look; if nobody asks for signs of life, it does."""
+    stop = Stop(3, Moment("agrees", time=1, is_after=False, delay_s=0.0), for_s=100.0)
+    plan = msgspec.structs.replace(GROWING, faults=(*GROWING.faults, stop))
+
+    def longest_step_s(execution):
+        times_s = execution.told[0].times_s
+        return max(after - before for before, after in itertools.pairwise(times_s))
+
+    execution = execute(plan)
+    assert stop in [fault for _, fault in execution.fired]
+    assert execution.told[4].was_in
+    assert execution.problems == []
+    assert longest_step_s(execution) < 4 * plan.silence_s
+    monkeypatch.setattr(succession._Agreeing, "look_who_is_silent", lambda agreeing: None)
+    assert longest_step_s(execute(plan)) > succession.REPORTS_SHARE * plan.join_timeout_s
 
 
 def _noticed(seeds):

@@ -49,7 +49,9 @@ class Survivors:
     down: float = 0.0  # of which this share of the time it is down
     begins_s: dict[int, float] = field(default_factory=dict)  # rank -> when it gives up
     suspects: frozenset[int] = frozenset()
+    reports_s: float = SETTLE_S
     settle_s: float = SETTLE_S
+    fails_s: dict[int, float] = field(default_factory=dict)  # rank -> when a verdict names it
     kind: type[Agreement] = Agreement
 
     def __post_init__(self):
@@ -69,6 +71,9 @@ class Survivors:
             if dead in self.proof_s:
                 for peer in range(self.size):
                     self._at(at_s + self.proof_s[dead], self._show, peer, dead)
+        for failed, at_s in self.fails_s.items():
+            for peer in range(self.size):
+                self._at(at_s, self._suspect, peer, failed)
         while self._events and self._events[0][0] < limit_s:
             self.now_s, _, act, *arguments = heapq.heappop(self._events)
             act(*arguments)
@@ -92,6 +97,7 @@ class Survivors:
             range(self.size),
             f"rank {rank}".encode(),
             suspects=self.suspects - {rank},
+            reports_s=self.reports_s,
             settle_s=self.settle_s,
             now_s=self.now_s,
         )
@@ -103,6 +109,11 @@ class Survivors:
                 self._at(self.now_s + 0.01, self._show, rank, dead)
         elif not self.is_dead(rank):
             self.ranks[rank].prove_gone(dead, self.now_s)
+            self._post(rank)
+
+    def _suspect(self, rank, failed):
+        if rank in self.ranks and not self.is_dead(rank) and rank != failed:
+            self.ranks[rank].suspect([failed], self.now_s)
             self._post(rank)
 
     def _receive(self, rank, sender, data):
@@ -171,6 +182,8 @@ def survivors_of(seed, kind=Agreement):
         cut_until_s=dice.choice([0.5, 5.0, 100.0]),
         begins_s={rank: dice.choice([0.0, dice.random() * 1.5]) for rank in range(size)},
         suspects=frozenset(rank for rank in dying if dice.random() < 0.7),
+        fails_s={rank: dice.random() * 2 for rank in range(size) if dice.random() < 0.3},
+        reports_s=dice.choice([SETTLE_S, SETTLE_S, 0.02, 2.0]),
         settle_s=dice.choice([SETTLE_S, SETTLE_S, 0.02]),  # less than messages take: ballots clash
         kind=kind,
     )
@@ -194,7 +207,10 @@ def clashing(seed, kind=Agreement):
     ranks = []
     for rank in range(size):
         suspects = set(dying) - {rank}
-        ranks.append(kind(rank, range(size), b"", suspects=suspects, settle_s=0.0, now_s=0.0))
+        own = kind(
+            rank, range(size), b"", suspects=suspects, reports_s=0.0, settle_s=0.0, now_s=0.0
+        )
+        ranks.append(own)
     in_transit = []
     outcomes = {}
     waking = dice.choice([0.03, 0.1, 0.3])  # the share of steps that are timers
@@ -317,6 +333,40 @@ def test_who_has_failed_without_a_verdict_is_waited_for_a_settle_time_only():
     assert SETTLE_S <= max(group.decided_s.values()) < SETTLE_S + 0.01
 
 
+def test_a_rank_that_comes_late_is_waited_for_as_long_as_its_report_is():
+    """And decides nothing apart from the others; where nobody is late, nobody waits."""
+    late = Survivors(4, begins_s={3: 0.4}, reports_s=3.0, longest_s=0.001).run()
+    assert all(outcome.startswith(b"[0, 1, 2, 3]") for outcome in late.outcomes.values())
+    assert 0.4 <= max(late.decided_s.values()) < 0.5
+    impatient = Survivors(4, begins_s={3: 0.4}, longest_s=0.001).run()
+    assert all(outcome.startswith(b"[0, 1, 2] ") for outcome in impatient.outcomes.values())
+    punctual = Survivors(4, reports_s=3.0, longest_s=0.001).run()
+    assert max(punctual.decided_s.values()) < 0.01
+
+
+@pytest.mark.parametrize("reports_s", [1.0, 3.0])
+def test_who_is_silent_and_is_suspected_later_is_waited_for_no_longer(reports_s):
+    group = Survivors(4, dies_s={2: 0.0}, fails_s={2: 0.6}, reports_s=reports_s, longest_s=0.001)
+    group.run()
+    assert all(outcome.startswith(b"[0, 1, 3]") for outcome in group.outcomes.values())
+    assert 0.6 <= max(group.decided_s.values()) < 0.61
+
+
+def test_where_the_group_fails_by_others_than_those_who_are_late_these_have_a_settle_time():
+    group = Survivors(5, dies_s={2: 0.0}, fails_s={3: 0.6}, reports_s=30.0, longest_s=0.001).run()
+    assert all(outcome.startswith(b"[0, 1, 3, 4]") for outcome in group.outcomes.values())
+    assert 0.6 + SETTLE_S <= max(group.decided_s.values()) < 0.6 + SETTLE_S + 0.01
+
+
+def test_where_the_lowest_dies_as_the_last_report_comes_the_next_one_follows_a_settle_time_later():
+    group = Survivors(4, dies_s={0: 0.1}, begins_s={3: 0.4}, reports_s=3.0, longest_s=0.001)
+    group.fails_s = {0: 0.5}
+    group.run()
+    assert not differ(group)
+    assert all(group.outcomes[rank].startswith(b"[0, 1, 2, 3]") for rank in (1, 2, 3))
+    assert max(group.decided_s[rank] for rank in (1, 2, 3)) < 0.5 + 2 * SETTLE_S
+
+
 def test_a_rank_that_was_taken_for_dead_and_is_not_goes_on_with_the_others():
     group = Survivors(4, suspects=frozenset({2}), begins_s={2: 0.0}, longest_s=0.001, seed=3).run()
     assert set(group.outcomes) == {0, 1, 2, 3}
@@ -367,8 +417,8 @@ def test_messages_after_the_outcome_are_answered_with_it():
 
 def test_a_lost_report_leaves_nobody_out():
     """Who has promised has reported, too."""
-    promising = Agreement(1, range(3), b"one", settle_s=1.0, now_s=0.0)
-    asking = Agreement(0, range(3), b"zero", settle_s=0.0, now_s=0.0)
+    promising = Agreement(1, range(3), b"one", reports_s=1.0, settle_s=1.0, now_s=0.0)
+    asking = Agreement(0, range(3), b"zero", reports_s=0.0, settle_s=0.0, now_s=0.0)
     asking.handle_timer(1.0)
     for peer, message in asking.messages_to_send(1.0):
         if peer == 1:

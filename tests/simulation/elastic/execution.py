@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -79,6 +80,7 @@ class Told:
     replicas: tuple[int, ...] = ()  # as of the last step
     times_left_behind: int = 0
     was_in: bool = False  # it has begun to train
+    ended_s: float = math.inf  # when its training was over, done or not
 
 
 @dataclass
@@ -289,6 +291,7 @@ def _process(execution: Execution, befalling: _Befalling, process: int, store: S
         job.close()
         befalling.end(process)
     finally:
+        told.ended_s = befalling._hosts.world.now_s
         job.close()
 
 
@@ -430,21 +433,28 @@ def _may_end(execution: Execution, process: int, failure: RankFailure) -> bool:
     if may_be_outside and all(execution.outcomes[other].is_over for other in others):
         return True  # there is no group any more
     is_undecided = any(text in str(failure) for text in NO_OUTCOME)
-    return is_undecided and _lacks_quorum(execution)
+    return is_undecided and _lacks_quorum(execution, process)
 
 
-def _lacks_quorum(execution: Execution) -> bool:
+def _lacks_quorum(execution: Execution, process: int) -> bool:
     """Whether half of a group has died or was silent: the rest can't tell that from a cut.
 
     Who was silent for a while and is left behind takes no part in what the others agree on. All
     replicas at the start are in the first view, even one that has died as it connected.
+
+    Who has finished before this process gave up has left. Where one that is silent had to pass the
+    last step's sums on to this one, those who have them are gone.
     """
     lost = {process for process in execution.told if _was_still(execution, process)}
     at_start = range(execution.plan.replicas)
     came_back = {process for process, told in execution.told.items() if told.was_in}
     were_in = {*at_start, *came_back}
     remaining = were_in - lost - set(execution.killed_s)
-    return 2 * len(remaining) <= len(were_in)
+    if 2 * len(remaining) <= len(were_in):
+        return True
+    gave_up_s = execution.told[process].ended_s
+    finished = {other for other, told in execution.told.items() if told.ended_s < gave_up_s}
+    return bool(lost - finished) and 2 * len(remaining - finished) <= len(were_in)
 
 
 def _longest_gap_s(plan: Plan, fired: list[Fault]) -> float:
