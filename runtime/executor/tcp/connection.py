@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from latecomer.runtime.executor.tcp.frames import CREDIT, HEADER, LARGEST_FRAME
-from latecomer.runtime.executor.tcp.transfer import TransferState
+from latecomer.runtime.executor.tcp.frames import CREDIT, HEADER, LARGEST_FRAME, Header
+from latecomer.runtime.executor.tcp.transfer import EarlyFrame, TransferState
 from latecomer.runtime.host import SHUT_RDWR, SO_RCVLOWAT, SOL_SOCKET, Socket, host
 
 READS = 16  # from one connection before others have their turn
-Find = Callable[[int, int, int, int, int, int], tuple[TransferState, int] | None]
-"""From (peer, transfer, operation, offset, length, digest): whose data comes next, at which end."""
+Destination = TransferState | EarlyFrame
+Find = Callable[[Header], tuple[Destination, int] | None]
+"""From a frame's header: whose data comes next, at which end; none where it is a credit."""
 
 
 class PeerLost(Exception):
@@ -46,7 +47,7 @@ class Connection:
         self._header = bytearray(HEADER.size)
         self._header_memory = memoryview(self._header)
         self._header_has = 0
-        self._receiving: TransferState | None = None  # whose data comes next
+        self._receiving: Destination | None = None  # whose data comes next
         self._end = 0  # at which end,
         self._left = 0  # and how much in this frame
         self._wake = wake  # bytes of data that are worth a wake-up
@@ -102,7 +103,7 @@ class Connection:
         size, transfer, operation, offset, digest = HEADER.unpack(self._header)
         if size > LARGEST_FRAME:
             raise PeerLost(f"rank {self.peer} sent a frame of {size} bytes")
-        destination = self._find(self.peer, transfer, operation, offset, size, digest)
+        destination = self._find((self.peer, transfer, operation, offset, size, digest))
         if destination is not None:
             self._receiving, self._end = destination
             self._left = size

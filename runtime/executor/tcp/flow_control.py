@@ -13,7 +13,8 @@ behind what is needed later. All ranks submit in the same order, every queue is 
 out, and its due receive always gets credit: so does that of the oldest operation, whatever its
 priority. With incast a round has several receives, and what one of them overwrites may have to be
 sent before: so all receives of the due one's round always get some credit. With the schedule's own
-proof this rules out deadlock (proofs/coq/SendAhead.v).
+proof this rules out deadlock (proofs/coq/SendAhead.v). Small operations have all their credit from
+the start.
 
 *Sending.* Of all transfers that may go (there is credit, and their data is there) the first goes,
 by priority and then by order. A full connection is not overtaken, and nothing overtakes what the
@@ -177,6 +178,12 @@ class Sender:
         self._ready: list[tuple[Priority, int, int]] = []
         self.held_back = False  # something may go as soon as the backlog is smaller
         self.moved_s = host.monotonic()  # when something last went
+
+    def enter(self, state: TransferState) -> None:
+        """An operation begins whose sends need no credit."""
+        for i, end in enumerate(state.program.ends):
+            if end.send and state.size[i]:
+                bisect.insort(self._ready, (state.priority, state.number, i))
 
     def receive_credit(self, state: TransferState, i: int, upto: int) -> None:
         """The receiver of send ``i`` allows it up to byte ``upto``."""

@@ -5,8 +5,10 @@
 
 A sender without credit sends nothing, so what arrives always has a place, no connection is ever
 blocked by bytes that can't be taken yet, and a rank that has not entered the operation receives
-none of it. Each header carries a digest of what the sender takes the operation to be: ranks that
-submit different things find out at the first frame.
+none of it. A small operation has all its credit from the start (as MPI implementations send short
+messages eagerly, and agree on long ones first): a credit would take as long as its data, and what
+comes before its receiver has entered it is kept. Each header carries a digest of what the sender
+takes the operation to be: ranks that submit different things find out at the first frame.
 
 Header (32 bytes, little endian): length u32, transfer u32 (the highest bit set: a credit),
 operation u64, offset u64, digest u64.
@@ -28,6 +30,8 @@ from dataclasses import dataclass
 from latecomer.runtime.host import IPPROTO_TCP, TCP_CONGESTION, Socket
 
 HEADER = struct.Struct("<IIQQQ")
+Header = tuple[int, int, int, int, int, int]
+"""Whose it is and what it says: peer, transfer, operation, offset, length, digest."""
 CREDIT = 0x80000000
 KIB = 1024
 

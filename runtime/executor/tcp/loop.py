@@ -1,18 +1,24 @@
-"""One thread that drives all connections of a rank: waits, takes what has come, and goes on."""
+"""One thread that drives all connections of a rank: waits, takes what has come, and goes on.
+
+Where nothing is under way, who submits a small operation begins it itself, and so sends its first
+data: handing it over to the thread takes as long as the network does. If all data of the others has
+come by then, it ends it, too.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-from latecomer.runtime.executor.tcp.connection import Connection, Mismatch, PeerLost
+from latecomer.runtime.executor.tcp.connection import Connection, Destination, Mismatch, PeerLost
 from latecomer.runtime.executor.tcp.flow_control import LOOK_S, ReceiveCredits, Sender
-from latecomer.runtime.executor.tcp.frames import CREDIT, fitting
-from latecomer.runtime.executor.tcp.transfer import PieceBuffer, TransferState
+from latecomer.runtime.executor.tcp.frames import CREDIT, Header, fitting
+from latecomer.runtime.executor.tcp.priority import SMALL_BYTES, Priority, priority_of
+from latecomer.runtime.executor.tcp.transfer import EarlyFrame, PieceBuffer, TransferState
 from latecomer.runtime.health.diagnosis import WaitFor
-from latecomer.runtime.host import EPOLLIN, EPOLLOUT, Socket, host
+from latecomer.runtime.host import EPOLLIN, EPOLLOUT, Socket, Thread, host
 from latecomer.runtime.work import CollectiveWork, Observer
 
 CLOSE_S = 5.0
@@ -51,17 +57,22 @@ class EventLoop:
         self._gone: dict[int, str] = {}  # closed connections, and how that was seen
         self._states: dict[int, TransferState] = {}  # by operation, those under way
         self._next = 0  # the first operation that has not been submitted
-        self._early: dict[int, list[tuple[int, ...]]] = defaultdict(list)  # headers of credits
+        # by operation that this rank has not entered: what has come for it
+        self._early_credits: dict[int, list[Header]] = defaultdict(list)
+        self._early_frames: dict[int, list[EarlyFrame]] = defaultdict(list)
         self._credits = ReceiveCredits(phases, self._connections, self._gone, sizes)
         self._sender = Sender(self._connections, self._states, sizes)
         self._spare: list[PieceBuffer] = []
         self._submitted: deque[CollectiveWork] = deque()
         self._calls: deque[Callable[[], None]] = deque()
+        self._driving = host.Lock()  # held by whoever takes and sends data
+        self._submitter: Thread | None = None  # who begins an operation itself, while it does
+        self._broke: Exception | None = None  # why it could not
         self._stop = self._drain = False
         # It tells of a failure, and touches no tensor any more. Who gives up for the same failure
         # aborts this loop meanwhile: each would wait for the other.
         self._reports = False
-        self._busy_s = math.inf  # since when the thread works, and does not wait for events
+        self._busy_s = math.inf  # since when a thread drives it; infinite: it waits for events
         self._moved_s = host.monotonic()
         self._bell, self._door = host.socketpair()
         self._bell.setblocking(False)
@@ -76,8 +87,36 @@ class EventLoop:
         self._moved_s = host.monotonic()
         if work.average:
             work.flat.div_(len(self._connections) + 1)
-        self._submitted.append(work)
-        self._ring()
+        is_small = priority_of(work) is Priority.SMALL
+        if not (is_small and self._begin_at_once(work)):
+            self._submitted.append(work)
+            self._ring()
+
+    def _begin_at_once(self, work: CollectiveWork) -> bool:
+        """Begin an operation on this thread, if the loop has nothing else to do; whether it is so.
+
+        It is the only one that may end by that, and nobody has asked to be told of it so far.
+        """
+        if not self._driving.acquire(blocking=False):
+            return False
+        try:
+            if self._stop or self._has_work():
+                return False
+            self._submitter = host.current_thread()
+            self._busy_s = host.monotonic()
+            self._enter(work)
+            self._sender.go_on()
+            self._ask_for_room()
+            self._end_complete()
+        except Exception as error:  # the loop's thread gives up for it
+            self._broke = error
+        finally:
+            self._submitter = None
+            self._busy_s = math.inf
+            self._driving.release()
+        if self._sender.held_back or self._broke is not None:
+            self._ring()
+        return True
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Call it on the loop's thread, behind what it was told to call before; any thread."""
@@ -88,8 +127,11 @@ class EventLoop:
         """Stop at once: no tensor is touched any more, all connections are closed."""
         self._stop = True
         self._ring()
-        if host.current_thread() is not self._thread and not self._reports:
+        thread = host.current_thread()
+        if thread is not self._thread and not self._reports:
             self._thread.join(STOP_S)
+        if thread not in (self._thread, self._submitter) and self._driving.acquire(timeout=STOP_S):
+            self._driving.release()
         for connection in self._connections.values():
             connection.cut()  # a thread that is stuck in an observer finds them so
 
@@ -127,7 +169,8 @@ class EventLoop:
                 while not self._stop and (self._has_work() or not self._drain):
                     self._turn()
             finally:
-                self._end_complete()  # what is in place is done, whatever failed after it
+                with self._driving:
+                    self._end_complete()  # what is in place is done, whatever failed after it
         except PeerLost as lost:
             self._report(str(lost), None)
         except Exception as error:  # a mismatch, or an observer's: nobody may be left waiting
@@ -135,10 +178,11 @@ class EventLoop:
         finally:
             self._stop = True
             self._busy_s = math.inf
-            for connection in self._connections.values():
-                connection.close()
-            for each in (self._poll, self._door, self._bell):
-                each.close()
+            with self._driving:
+                for connection in self._connections.values():
+                    connection.close()
+                for each in (self._poll, self._door, self._bell):
+                    each.close()
 
     def _report(self, noticed: str, error: Exception | None) -> None:
         self._busy_s = math.inf
@@ -148,9 +192,16 @@ class EventLoop:
 
     def _turn(self) -> None:
         """Wait for something to happen, and do all that follows from it."""
-        self._busy_s = math.inf
         events = self._poll.poll(LOOK_S if self._sender.held_back else None)
-        self._busy_s = host.monotonic()
+        with self._driving:
+            if self._broke is not None:
+                raise self._broke
+            self._busy_s = host.monotonic()
+            self._go_on(events)
+            self._busy_s = math.inf
+
+    def _go_on(self, events: Collection[tuple[int, int]]) -> None:
+        """Take what has come, begin what is submitted, send what may go, end what is complete."""
         for number, event in events:
             if self._stop:
                 return
@@ -174,19 +225,21 @@ class EventLoop:
         if self._sender.go_on():
             self._credits.renew()  # what has gone has freed places
         for connection in self._connections.values():
-            if connection.lost:
-                continue
-            if connection.credits and not connection.blocked:
+            if connection.credits and not (connection.lost or connection.blocked):
                 try:
                     connection.write()
                 except PeerLost as lost:
                     self._lose(connection, lost)
-                    continue
-            if connection.blocked is not connection.armed:
+        self._ask_for_room()
+        self._end_complete()
+
+    def _ask_for_room(self) -> None:
+        """Wake the loop when a connection that is full has room again."""
+        for connection in self._connections.values():
+            if connection.blocked is not connection.armed and not connection.lost:
                 connection.armed = connection.blocked
                 out = EPOLLOUT if connection.blocked else 0
                 self._poll.modify(connection.number, EPOLLIN | out)
-        self._end_complete()
 
     def _has_work(self) -> bool:
         return bool(self._states or self._submitted or self._calls)
@@ -216,34 +269,72 @@ class EventLoop:
         state = TransferState(work, self._spare, self._observer, self._sizes)
         self._states[state.number] = state
         self._next = state.number + 1
+        if state.needs_credit:
+            self._credits.enter(state)
+        else:
+            self._sender.enter(state)
+        for header in self._early_credits.pop(state.number, ()):
+            self._receive_credit(state, header)
+        for frame in self._early_frames.pop(state.number, ()):
+            frame.pass_to(state, self._receive_data(state, frame.header))
+            self._moved_s = host.monotonic()  # an observer may take long for each
+        for number in (*self._early_credits, *self._early_frames):
+            if number < state.number:  # which this rank has run in another way, or not at all
+                self._refuse_early(number)
         for peer, how in self._gone.items():
             if state.needs(peer):
                 raise PeerLost(how)
-        for header in self._early.pop(state.number, ()):
-            self._find(*header)
-        self._credits.enter(state)
 
-    def _find(
-        self, peer: int, transfer: int, number: int, offset: int, length: int, digest: int
-    ) -> tuple[TransferState, int] | None:
+    def _refuse_early(self, number: int) -> None:
+        headers = [*self._early_credits.get(number, ())]
+        headers += [frame.header for frame in self._early_frames.get(number, ())]
+        peer, *_ = headers[0]
+        raise Mismatch(number, peer)
+
+    def _find(self, header: Header) -> tuple[Destination, int] | None:
         """Whose data comes next, or note a credit."""
-        state = self._states.get(number)
+        peer, transfer, number, _, length, _ = header
         is_credit = transfer & CREDIT != 0
-        if is_credit and state is None and number >= self._next:
-            self._early[number].append((peer, transfer, number, offset, length, digest))
-            return None
-        if state is None or state.digest != digest:
+        state = self._states.get(number)
+        if state is not None:
+            if is_credit:
+                self._receive_credit(state, header)
+                return None
+            return state, self._receive_data(state, header)
+        if number < self._next:
             raise Mismatch(number, peer)
-        i = state.program.at.get(transfer & ~CREDIT, -1)
-        if i < 0 or (end := state.program.ends[i]).send is not is_credit or end.peer != peer:
-            raise PeerLost(f"rank {peer} spoke of a transfer that is not between us")
         if is_credit:
-            self._sender.receive_credit(state, i, offset)
+            self._early_credits[number].append(header)
             return None
+        if length > SMALL_BYTES:
+            raise Mismatch(number, peer)
+        early = EarlyFrame(header)
+        self._early_frames[number].append(early)
+        return early, 0
+
+    def _receive_credit(self, state: TransferState, header: Header) -> None:
+        _, _, _, upto, _, _ = header
+        self._sender.receive_credit(state, self._end_of(state, header), upto)
+
+    def _receive_data(self, state: TransferState, header: Header) -> int:
+        """At which end of an operation the data comes that follows a header."""
+        peer, _, _, offset, length, _ = header
+        i = self._end_of(state, header)
         if not length or offset != state.arrived[i] or offset + length > state.credit[i]:
             raise PeerLost(f"rank {peer} sent data for which it had no credit")
         state.touch(i)
-        return state, i
+        return i
+
+    def _end_of(self, state: TransferState, header: Header) -> int:
+        """Which end of an operation a header is about."""
+        peer, transfer, number, _, _, digest = header
+        if state.digest != digest:
+            raise Mismatch(number, peer)
+        i = state.program.at.get(transfer & ~CREDIT, -1)
+        is_credit = transfer & CREDIT != 0
+        if i < 0 or (end := state.program.ends[i]).send is not is_credit or end.peer != peer:
+            raise PeerLost(f"rank {peer} spoke of a transfer that is not between us")
+        return i
 
     def _lose(self, connection: Connection, lost: PeerLost) -> None:
         """A connection that closes is a failure if an operation under way needs it."""

@@ -14,8 +14,8 @@ from collections import defaultdict, deque
 
 import torch
 
-from latecomer.runtime.executor.tcp.frames import Sizes
-from latecomer.runtime.executor.tcp.priority import priority_of
+from latecomer.runtime.executor.tcp.frames import Header, Sizes
+from latecomer.runtime.executor.tcp.priority import Priority, priority_of
 from latecomer.runtime.host import host
 from latecomer.runtime.work import CollectiveWork, Observer
 
@@ -74,6 +74,9 @@ class TransferState:
         self.size = [bounds[end.chunk + 1] - bounds[end.chunk] for end in program.ends]
         self.done = [0] * len(program.ends)
         self.credit = [0] * len(program.ends)
+        self.needs_credit = self.priority is not Priority.SMALL
+        if not self.needs_credit:
+            self.credit = list(self.size)
         self.arrived = [0] * len(program.ends)
 
         self.left = sum(map(bool, self.size))
@@ -213,3 +216,42 @@ class TransferState:
                 buffer.rewind()
         if done > self.done[i]:
             self.advance(i, done - self.done[i])
+
+
+class EarlyFrame:
+    """Data of a small operation that this rank has not come to: kept until it has.
+
+    ``header``: peer, transfer, operation, offset, length and digest.
+    """
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        _, _, _, _, length, _ = header
+        self._memory = memoryview(bytearray(length))
+        self._filled = 0
+        self._receiver: tuple[TransferState, int] | None = None  # once this rank has come to it
+
+    def landing(self, i: int, left: int) -> memoryview:
+        """Where its next bytes go."""
+        return self._memory[self._filled :]
+
+    def landed(self, i: int, length: int) -> None:
+        """So many bytes have been read to there."""
+        self._filled += length
+        self._pass_on()
+
+    def pass_to(self, state: TransferState, i: int) -> None:
+        """This rank has come to the operation: its receive ``i`` gets the data once it is whole."""
+        self._receiver = state, i
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._receiver is None or self._filled < len(self._memory):
+            return
+        state, i = self._receiver
+        left = self._memory
+        while left:
+            landing = state.landing(i, len(left))
+            landing[:] = left[: len(landing)]
+            state.landed(i, len(landing))
+            left = left[len(landing) :]

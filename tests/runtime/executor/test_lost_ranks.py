@@ -234,15 +234,17 @@ def test_a_rank_that_is_late_is_no_silent_one():
 def test_who_aborts_returns_at_once_and_all_name_it_at_once():
     def made(job):
         def body(rank, size, store):
+            # small ones of the others have come by then, so that rank 3 could end one all the same
+            large = torch.ones(50_000)
             executor = Executor(ONE, store, rank, size, timeout_s=600.0)
-            works = [executor.submit(torch.ones(5_000)) for _ in range(3)] if rank != 3 else []
+            works = [executor.submit(large.clone()) for _ in range(3)] if rank != 3 else []
             host.sleep(1.0)
             began_s = host.monotonic()
             if rank == 3:
                 executor.abort("no data is left")
             took_s = host.monotonic() - began_s
             with pytest.raises(RankFailure, match="rank 3: has aborted, no data is left") as failed:
-                (works or [executor.submit(torch.ones(5_000))])[0].wait()
+                (works or [executor.submit(large)])[0].wait()
             raised_s = host.monotonic() - began_s
             executor.close()
             return failed.value.ranks, took_s, raised_s

@@ -1,11 +1,11 @@
 """Credits and transfers as they are, without sockets: whatever comes when, nothing is stuck.
 
-Of the executor this runs ``TransferState`` and ``ReceiveCredits``, several operations at a time,
-over links that keep the order of each pair of ranks and are otherwise as slow as chance will have
-it. Windows are so small that buffers are full most of the time; operations have whatever priority,
-and ranks enter them when chance will have it, some of them only after the one before is done. What
-is demanded is what ``proofs/coq/SendAhead.v`` proves of a model: all ends, with the sums of the
-rounds.
+Of the executor this runs ``TransferState``, ``ReceiveCredits`` and, for what comes before its
+receiver has entered the operation, ``EarlyFrame``, several operations at a time, over links that
+keep the order of each pair of ranks and are otherwise as slow as chance will have it. Windows are
+so small that buffers are full most of the time; operations have whatever priority, and ranks enter
+them when chance will have it, some of them only after the one before is done. What is demanded is
+what ``proofs/coq/SendAhead.v`` proves of a model: all ends, with the sums of the rounds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from latecomer.runtime.executor.program import rank_program
 from latecomer.runtime.executor.tcp.flow_control import ReceiveCredits
 from latecomer.runtime.executor.tcp.frames import Sizes
 from latecomer.runtime.executor.tcp.priority import Priority
-from latecomer.runtime.executor.tcp.transfer import TransferState
+from latecomer.runtime.executor.tcp.transfer import EarlyFrame, TransferState
 from latecomer.runtime.work import AllReduceWork, Observer
 from latecomer.synth.transpose.generate import transpose
 from tests.runtime import schedules
@@ -51,6 +51,7 @@ class Frame:
     operation: int
     index: int
     data: bytes
+    early: EarlyFrame | None = None  # its receiver has not entered the operation
 
 
 class Rank:
@@ -69,7 +70,11 @@ class Rank:
         self.states = [self._state(schedule, number, numel) for number, numel in enumerate(numels)]
         for state, priority in zip(self.states, priorities, strict=True):
             state.priority = priority
+            state.needs_credit = priority is not Priority.SMALL
+            if state.needs_credit:  # small as they are here, all of them
+                state.credit = [0] * len(self.program.ends)
         self.entered = []  # of the states
+        self.early = {number: [] for number in range(len(numels))}  # frames, by operation
 
     def _state(self, schedule, number, numel):
         values = torch.arange(numel, dtype=torch.int32) * (self.rank + 1) + number
@@ -127,7 +132,11 @@ class Network:
     def _enter(self, rank, credit):
         state = rank.states[len(rank.entered)]
         rank.entered.append(state)
-        credit.enter(state)
+        if state.needs_credit:
+            credit.enter(state)
+        for early in rank.early[state.number]:
+            _, index, *_ = early.header
+            early.pass_to(state, rank.program.at[index])
 
     def _credits(self):
         for rank in self.ranks:
@@ -165,10 +174,16 @@ class Network:
         frame = frames[0]
         state = rank.states[frame.operation]
         i = rank.program.at[frame.index]
-        landing = state.landing(i, len(frame.data))
+        if state not in rank.entered and frame.early is None:
+            assert not state.needs_credit
+            header = (0, frame.index, state.number, 0, len(frame.data), 0)
+            frame.early = EarlyFrame(header)
+            rank.early[state.number].append(frame.early)
+        goes_to = frame.early or state
+        landing = goes_to.landing(i, len(frame.data))
         length = self.dice.randint(1, min(len(landing), len(frame.data)))
         landing[:length] = frame.data[:length]
-        state.landed(i, length)
+        goes_to.landed(i, length)
         frame.data = frame.data[length:]
         if not frame.data:
             frames.popleft()
@@ -232,7 +247,7 @@ def test_the_oldest_operation_without_credit_is_stuck_where_others_wait_for_it()
     for seed in range(20):
         for credits in (ReceiveCredits, OnlyTheFirst):
             dice = random.Random(seed)
-            priorities = [Priority.OTHER, Priority.SMALL]
+            priorities = [Priority.OTHER, Priority.ALL_GATHER]
             network = Network(schedules.ring(3), [90, 9], SMALL, dice, priorities, credits)
             ended = network.run()
             assert ended or credits is OnlyTheFirst

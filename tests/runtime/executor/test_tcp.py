@@ -6,6 +6,7 @@ import itertools
 import queue
 import socket
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -17,6 +18,7 @@ from latecomer.runtime.executor.tcp import loop
 from latecomer.runtime.executor.tcp.connection import Mismatch
 from latecomer.runtime.executor.tcp.flow_control import HELD_S, LOOK_S, MOST_HELD, SendBacklog
 from latecomer.runtime.executor.tcp.frames import CREDIT, HEADER, NETWORK, ONE_HOST
+from latecomer.runtime.executor.tcp.priority import SMALL_BYTES
 from latecomer.runtime.executor.tcp.transfer import TransferState
 from latecomer.runtime.host import host
 from latecomer.runtime.simulation.network import Weather
@@ -209,6 +211,7 @@ class Peer:
         engine_socket.setblocking(False)
         self.socket.settimeout(WAIT_S)
         self.ended = queue.Queue()
+        self.ended_on = []  # threads
         self.failed = queue.Queue()
         self.schedule = schedules.ring(2)
         self.program = rank_program(self.schedule, 0)
@@ -217,7 +220,7 @@ class Peer:
             rank=0,
             phases=len(self.schedule.phases),
             observer=Observer(),
-            ended=self.ended.put,
+            ended=self._end,
             failed=lambda noticed, error: self.failed.put((noticed, error)),
         )
 
@@ -228,17 +231,46 @@ class Peer:
         self.credited = {}  # by transfer, up to which byte rank 0 lets it in
         self.digest = 0  # of the operation, as the last frame from rank 0 had it
 
+    def _end(self, work):
+        self.ended_on.append(threading.current_thread())
+        self.ended.put(work)
+
     def _transfers_of_step(self, step):
         return [end.index for end in self.program.ends if end.step == step]
 
     def submit(self, number, numel):
+        work = self.work(number, numel)
+        self.engine.submit(work)
+        return work
+
+    def work(self, number, numel):
         tensor = torch.arange(numel, dtype=torch.float32)
         work = AllReduceWork(number, tensor, False)
         work.key = (0, ())
         work.program = self.program
         work.bounds = (0, numel // 2, numel)
-        self.engine.submit(work)
         return work
+
+    def is_early(self, work):
+        """What is sent from now on is for this operation, which rank 0 has not been given."""
+        self.digest = TransferState(work, [], Observer(), self.sizes).digest
+
+    def sum_with_ones(self):
+        """What rank 0 has of eight elements if all that rank 1 sends are ones."""
+        first_round = self.schedule.phases[0].rounds[0]
+        (chunk,) = [transfer.chunk for transfer in first_round if transfer.src == 0]
+        expected = torch.arange(8.0) + 1
+        expected[4 * chunk : 4 * chunk + 4] = 1  # what came back, whatever was sent
+        return expected
+
+    def until_there(self, number, frames):
+        """Wait until so many frames for an operation to come have begun to come."""
+        deadline_s = time.monotonic() + WAIT_S
+        while len(self.engine._early_frames[number]) < frames:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.001)
+        with self.engine._driving:  # and the loop waits again
+            pass
 
     def read(self, length):
         data = bytearray()
@@ -276,26 +308,76 @@ def peer(monkeypatch, request):
 @pytest.mark.parametrize("nonsense", [b"\xff" * 64, HEADER.pack(9, 0, 1, 0, 0)])
 def test_an_operation_is_done_whatever_follows_its_last_byte(peer, nonsense):
     operation = peer.submit(0, 8)
-    peer.until(lambda _: {peer.second, peer.first_back} <= set(peer.credited))
-    peer.grant(peer.first, 16)
-    peer.grant(peer.second_back, 16)
+    peer.until(lambda data: len(data) == 16)
     ones = torch.ones(4).numpy().tobytes()
     peer.socket.sendall(peer.frame(peer.second, ones))
-    peer.until(lambda data: len(data) == 32)
+    peer.until(lambda data: len(data) == 16)
+    assert not peer.credited  # small operations need none
     assert peer.ended.empty()
     assert peer.failed.empty()
 
     peer.socket.sendall(peer.frame(peer.first_back, ones) + nonsense)  # in one read
     assert peer.ended.get(timeout=WAIT_S) is operation
-    first_round = peer.schedule.phases[0].rounds[0]
-    (chunk,) = [transfer.chunk for transfer in first_round if transfer.src == 0]
-    expected = torch.arange(8.0) + 1
-    expected[4 * chunk : 4 * chunk + 4] = 1  # what came back, whatever was sent
-    assert torch.equal(operation.flat, expected)
+    assert torch.equal(operation.flat, peer.sum_with_ones())
 
     peer.submit(1, 8)
     noticed, error = peer.failed.get(timeout=WAIT_S)
     assert "rank 1" in noticed or isinstance(error, Mismatch)
+    assert peer.ended.empty()
+
+
+ONES = torch.ones(4).numpy().tobytes()
+
+
+def test_small_data_that_comes_early_is_kept_and_who_submits_ends_the_operation(peer):
+    operation = peer.work(0, 8)
+    peer.is_early(operation)
+    peer.socket.sendall(peer.frame(peer.second, ONES) + peer.frame(peer.first_back, ONES))
+    peer.until_there(0, frames=2)
+    peer.engine.submit(operation)
+    assert peer.ended.get(timeout=WAIT_S) is operation
+    assert peer.ended_on == [threading.current_thread()]
+    assert torch.equal(operation.flat, peer.sum_with_ones())
+
+
+def test_small_data_of_which_half_has_come_early_goes_in_when_the_rest_comes(peer):
+    operation = peer.work(0, 8)
+    peer.is_early(operation)
+    data = peer.frame(peer.second, ONES) + peer.frame(peer.first_back, ONES)
+    peer.socket.sendall(data[:-8])
+    peer.until_there(0, frames=2)
+    peer.engine.submit(operation)
+    with pytest.raises(queue.Empty):
+        peer.ended.get(timeout=0.1)
+    peer.socket.sendall(data[-8:])
+    assert peer.ended.get(timeout=WAIT_S) is operation
+    assert peer.ended_on != [threading.current_thread()]
+    assert torch.equal(operation.flat, peer.sum_with_ones())
+
+
+@pytest.mark.parametrize("fault", ["another operation", "another number", "too much", "no data"])
+def test_what_comes_early_and_fits_no_operation_is_noticed(peer, fault):
+    peer.is_early(peer.work(0, 10 if fault == "another operation" else 8))
+    data = {"too much": bytes(SMALL_BYTES + 4), "no data": b""}.get(fault, ONES)
+    peer.socket.sendall(peer.frame(peer.second, data))
+    if fault != "too much":  # which is refused at once
+        peer.until_there(0, frames=1)
+        assert peer.failed.empty()
+        peer.submit(1 if fault == "another number" else 0, 8)
+    noticed, error = peer.failed.get(timeout=WAIT_S)
+    assert "lost" in noticed or isinstance(error, Mismatch) or "no credit" in noticed
+    assert peer.ended.empty()
+
+
+def test_an_exception_as_who_submits_begins_an_operation_ends_the_loop(peer, monkeypatch):
+    def touch(state, i):
+        raise ValueError("an observer's")
+
+    monkeypatch.setattr(TransferState, "touch", touch)
+    peer.submit(0, 8)
+    noticed, error = peer.failed.get(timeout=WAIT_S)
+    assert "broke" in noticed
+    assert isinstance(error, ValueError)
     assert peer.ended.empty()
 
 
