@@ -100,7 +100,7 @@ class EventLoop:
         if not self._driving.acquire(blocking=False):
             return False
         try:
-            if self._stop or self._has_work():
+            if self._stop or self._broke is not None or self._has_work():
                 return False
             self._submitter = host.current_thread()
             self._busy_s = host.monotonic()
@@ -110,12 +110,15 @@ class EventLoop:
             self._end_complete()
         except Exception as error:  # the loop's thread gives up for it
             self._broke = error
+        except BaseException as error:  # Ctrl-C, and be it within a frame
+            self._broke = RuntimeError(f"interrupted by {type(error).__name__}")
+            raise
         finally:
             self._submitter = None
             self._busy_s = math.inf
             self._driving.release()
-        if self._sender.held_back or self._broke is not None:
-            self._ring()
+            if self._sender.held_back or self._broke is not None:
+                self._ring()
         return True
 
     def call_soon(self, call: Callable[[], None]) -> None:

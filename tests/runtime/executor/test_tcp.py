@@ -369,15 +369,22 @@ def test_what_comes_early_and_fits_no_operation_is_noticed(peer, fault):
     assert peer.ended.empty()
 
 
-def test_an_exception_as_who_submits_begins_an_operation_ends_the_loop(peer, monkeypatch):
+@pytest.mark.parametrize("raised", [ValueError("an observer's"), KeyboardInterrupt()])
+def test_an_exception_as_who_submits_begins_an_operation_ends_the_loop(peer, monkeypatch, raised):
+    """Ctrl-C, too: who goes on after it must not send half of a frame again."""
+
     def touch(state, i):
-        raise ValueError("an observer's")
+        raise raised
 
     monkeypatch.setattr(TransferState, "touch", touch)
-    peer.submit(0, 8)
+    if isinstance(raised, Exception):
+        peer.submit(0, 8)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            peer.submit(0, 8)
     noticed, error = peer.failed.get(timeout=WAIT_S)
     assert "broke" in noticed
-    assert isinstance(error, ValueError)
+    assert error is raised or str(error) == "interrupted by KeyboardInterrupt"
     assert peer.ended.empty()
 
 
