@@ -102,7 +102,7 @@ def test_who_is_further_is_not_said_to_wait_for_each_other(monkeypatch):
     plan = msgspec.structs.replace(drawn(37091), seed=0, sizes=sizes)
     assert execute(plan).problems == []
     monkeypatch.setattr(diagnosis, "_first_to_wait", lambda statuses, me: me)
-    assert "which live" in execute(plan).problems[0]
+    assert "rank 0 blames [0, 4], which live" in execute(plan).problems[0]
 
 
 def test_a_verdict_is_sent_until_it_is_acknowledged(monkeypatch):

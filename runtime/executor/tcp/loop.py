@@ -58,8 +58,7 @@ class EventLoop:
         self._states: dict[int, TransferState] = {}  # by operation, those under way
         self._next = 0  # the first operation that has not been submitted
         # by operation that this rank has not entered: what has come for it
-        self._early_credits: dict[int, list[Header]] = defaultdict(list)
-        self._early_frames: dict[int, list[EarlyFrame]] = defaultdict(list)
+        self._early: dict[int, list[EarlyFrame]] = defaultdict(list)
         self._credits = ReceiveCredits(phases, self._connections, self._gone, sizes)
         self._sender = Sender(self._connections, self._states, sizes)
         self._spare: list[PieceBuffer] = []
@@ -276,23 +275,18 @@ class EventLoop:
             self._credits.enter(state)
         else:
             self._sender.enter(state)
-        for header in self._early_credits.pop(state.number, ()):
-            self._receive_credit(state, header)
-        for frame in self._early_frames.pop(state.number, ()):
-            frame.pass_to(state, self._receive_data(state, frame.header))
-            self._moved_s = host.monotonic()  # an observer may take long for each
-        for number in (*self._early_credits, *self._early_frames):
+        for frame in self._early.pop(state.number, ()):
+            if frame.is_credit:
+                self._receive_credit(state, frame.header)
+            else:
+                frame.pass_to(state, self._receive_data(state, frame.header))
+                self._moved_s = host.monotonic()  # an observer may take long for each
+        for number, frames in self._early.items():
             if number < state.number:  # which this rank has run in another way, or not at all
-                self._refuse_early(number)
+                raise Mismatch(number, frames[0].peer)
         for peer, how in self._gone.items():
             if state.needs(peer):
                 raise PeerLost(how)
-
-    def _refuse_early(self, number: int) -> None:
-        headers = [*self._early_credits.get(number, ())]
-        headers += [frame.header for frame in self._early_frames.get(number, ())]
-        peer, *_ = headers[0]
-        raise Mismatch(number, peer)
 
     def _find(self, header: Header) -> tuple[Destination, int] | None:
         """Whose data comes next, or note a credit."""
@@ -304,16 +298,11 @@ class EventLoop:
                 self._receive_credit(state, header)
                 return None
             return state, self._receive_data(state, header)
-        if number < self._next:
-            raise Mismatch(number, peer)
-        if is_credit:
-            self._early_credits[number].append(header)
-            return None
-        if length > SMALL_BYTES:
+        if number < self._next or length > SMALL_BYTES:
             raise Mismatch(number, peer)
         early = EarlyFrame(header)
-        self._early_frames[number].append(early)
-        return early, 0
+        self._early[number].append(early)
+        return None if is_credit else (early, 0)
 
     def _receive_credit(self, state: TransferState, header: Header) -> None:
         _, _, _, upto, _, _ = header

@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 
 import torch
 
-from latecomer.runtime.executor.tcp.frames import Header, Sizes
+from latecomer.runtime.executor.tcp.frames import CREDIT, Header, Sizes
 from latecomer.runtime.executor.tcp.priority import Priority, priority_of
 from latecomer.runtime.host import host
 from latecomer.runtime.work import CollectiveWork, Observer
@@ -219,14 +219,15 @@ class TransferState:
 
 
 class EarlyFrame:
-    """Data of a small operation that this rank has not come to: kept until it has.
+    """A credit, or data of a small operation, that this rank has not come to: kept until it has.
 
     ``header``: peer, transfer, operation, offset, length and digest.
     """
 
     def __init__(self, header: Header) -> None:
         self.header = header
-        _, _, _, _, length, _ = header
+        self.peer, transfer, _, _, length, _ = header
+        self.is_credit = transfer & CREDIT != 0
         self._memory = memoryview(bytearray(length))
         self._filled = 0
         self._receiver: tuple[TransferState, int] | None = None  # once this rank has come to it

@@ -445,9 +445,9 @@ def _lacks_quorum(execution: Execution, process: int) -> bool:
     Who has finished before this process gave up has left. Where one that is silent had to pass the
     last step's sums on to this one, those who have them are gone.
     """
-    lost = {process for process in execution.told if _was_still(execution, process)}
+    lost = {other for other in execution.told if _was_still(execution, other)}
     at_start = range(execution.plan.replicas)
-    came_back = {process for process, told in execution.told.items() if told.was_in}
+    came_back = {other for other, told in execution.told.items() if told.was_in}
     were_in = {*at_start, *came_back}
     remaining = were_in - lost - set(execution.killed_s)
     if 2 * len(remaining) <= len(were_in):
