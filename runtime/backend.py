@@ -39,8 +39,8 @@ from latecomer.runtime.process_group import reductions
 from latecomer.runtime.process_group.collectives import Collectives
 from latecomer.runtime.process_group.forwarding import BACKEND, ForwardingGroup
 from latecomer.runtime.process_group.starting import AllReduceEngine
+from latecomer.runtime.samebits import repetition as repetitions
 from latecomer.runtime.samebits.engine import SameBitsEngine
-from latecomer.runtime.samebits.repetition import NativeRepetition
 from latecomer.runtime.samebits.summing import SameBits
 from latecomer.runtime.telemetry.session import watch_by_environment
 from latecomer.runtime.torch_versions import (
@@ -221,8 +221,12 @@ class OptiReduceCollectives(Collectives):
 def _same_bits(
     engine: AllReduceEngine, watchdog: Watchdog, group: StoreExchange, device: torch.device
 ) -> SameBitsEngine:
-    """``engine`` with the same bits whoever is late (collective)."""
-    repetition = NativeRepetition(group.under("repetition"), watchdog)
+    """``engine`` with the same bits whoever is late (collective); closed if that can't start."""
+    try:
+        repetition = repetitions.connect(group.under("repetition"), watchdog)
+    except BaseException:
+        engine.close(at_once=True)
+        raise
     sums = SameBits(group.world_size, device, repetition, watchdog)
     return SameBitsEngine(engine, sums)
 

@@ -44,11 +44,12 @@ from latecomer.runtime.policy.cost_model import Profile
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.engines import ModeEngine, make_engine
 from latecomer.runtime.policy.options import OFF, Chosen, Mode
+from latecomer.runtime.samebits import repetition as repetitions
 from latecomer.runtime.samebits.bits_log import WithBitsLog, log_by_environment
 from latecomer.runtime.samebits.gradients import Gradients
 from latecomer.runtime.samebits.model import SameBitsOfModel
 from latecomer.runtime.samebits.option import Bits, require_contributions
-from latecomer.runtime.samebits.repetition import NativeRepetition, Repetition, RepetitionAlone
+from latecomer.runtime.samebits.repetition import Repetition, RepetitionAlone
 from latecomer.runtime.samebits.summing import SameBits
 from latecomer.runtime.telemetry.session import watch_by_environment
 from latecomer.runtime.torch_versions import GradBucket, PrefixStore, Store, hooks_of, store_of
@@ -175,8 +176,16 @@ class Attachment(WithBitsLog):
         self.close_bits_log()
 
     def sum_the_same_bits(self, gradients: Gradients) -> None:
-        """Sum ``gradients`` with the same bits from now on (collective; before the first step)."""
-        self._same_bits = SameBitsOfModel(gradients, lambda: self._make_sums(gradients))
+        """Sum ``gradients`` with the same bits from now on (collective; before the first step).
+
+        RankFailure is raised for ranks that are lost meanwhile; all is closed then.
+        """
+        try:
+            self._same_bits = SameBitsOfModel(gradients, lambda: self._make_sums(gradients))
+        except BaseException:
+            gradients.close()
+            self.close()
+            raise
 
     def _make_sums(self, gradients: Gradients) -> SameBits:
         """What sums over the engine that there is now (collective)."""
@@ -186,7 +195,7 @@ class Attachment(WithBitsLog):
         if not isinstance(self.engine, GroupOfOne):
             watchdog = self.executor.watchdog
             group = self._group.under(f"repetition/{self._engines}")
-            repetition = NativeRepetition(group, watchdog)
+            repetition = repetitions.connect(group, watchdog)
         return SameBits(gradients.contributions, gradients.device, repetition, watchdog)
 
     def _require_same_switch(self, mode: str) -> None:
@@ -325,6 +334,7 @@ def attach(
         engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=timeout_s)
         watch_by_environment(engine.source)
         attachment = optireduce.Attachment(engine, model, optimizer)
+        attachment.bits_log = bits_log
     else:
         chosen = choose(schedule, mode, **of_mode)
         device = next(model.parameters()).device
@@ -332,6 +342,7 @@ def attach(
         _require_sense(bits, contributions)
         bits_log = log_by_environment(model, bits, contributions)
         attachment = _attachment(model.process_group, device, chosen, timeout_s, observer)
+        attachment.bits_log = bits_log
         if bits == "same":
             gradients = Gradients(
                 model,
@@ -339,7 +350,6 @@ def attach(
                 by_microbatch=contributions is not None,
             )
             attachment.sum_the_same_bits(gradients)
-    attachment.bits_log = bits_log
     hook.attached = attachment
     return attachment
 

@@ -55,6 +55,9 @@ class RepetitionAlone:
 class NativeRepetition:
     """By Gloo, under a watchdog (collective: all ranks make it).
 
+    Where this rank has connected, others may still be connecting, which it must not end by closing:
+    see :func:`connect`.
+
     ``operation`` is the number of the all-reduce that is repeated. RankFailure is raised when one
     fails: the watchdog's, which names who has failed.
     """
@@ -109,3 +112,21 @@ class NativeRepetition:
         finally:
             self._waiting = None
             self.moved_s = host.monotonic()
+
+
+def connect(group: StoreExchange, watchdog: Watchdog) -> NativeRepetition:
+    """All-reduces of a group's ranks, all of which have connected now (collective).
+
+    Raises:
+        RankFailure: the watchdog's, which names who has failed; or ranks that did not join within
+            the time-out of ``group``.
+    """
+    try:
+        repetition = NativeRepetition(group, watchdog)
+    except RuntimeError as error:  # Gloo's, which names no rank
+        watchdog.fail(f"rank {group.rank} could not connect for repeated sums: {reason(error)}")
+        assert watchdog.failure is not None
+        raise watchdog.failure from None
+
+    group.all_gather("connected")  # who closes it now ends nobody's connecting
+    return repetition

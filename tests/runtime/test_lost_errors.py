@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from latecomer import runtime
 from latecomer.runtime import Executor, load
+from latecomer.runtime.network.store_exchange import StoreExchange
 from latecomer.runtime.optireduce.engine import OptiReduceEngine
 from latecomer.runtime.pipeline import Adaptation
 from latecomer.runtime.policy import profile as profiling
@@ -26,6 +27,7 @@ from latecomer.runtime.policy.agent import RankAgent
 from latecomer.runtime.policy.cost_model import read
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.options import Options
+from latecomer.runtime.samebits import repetition
 from latecomer.verify.errors import RankFailure
 from tests.runtime import jobs, schedules
 from tests.runtime.pipeline.models import run_step
@@ -57,11 +59,21 @@ def _optireduce(rank, size, store):
     return OptiReduceEngine(store, rank, size, timeout_s=SOON_S)
 
 
+def _same_bits(rank, size, store):
+    executor = _executor(rank, size, store)
+    group = StoreExchange(store, rank, size, SOON_S)
+    try:
+        return repetition.connect(group.under("repetition"), executor.watchdog)
+    finally:
+        executor.close()
+
+
 STARTS = {
     "executor": _executor,
     "dispatcher": _dispatcher,
     "pipeline": _pipeline,
     "optireduce": _optireduce,
+    "same bits": _same_bits,
 }
 # Real processes. tests/runtime/test_lost_starts.py has the other steps, on simulated hosts.
 CASES = [
@@ -69,6 +81,7 @@ CASES = [
     ("dispatcher", "latecomer.runtime.executor.native.NativeAllReduce"),
     ("optireduce", "latecomer.runtime.optireduce.engine.meet"),
     ("pipeline", "latecomer.runtime.pipeline.pipeline.Pipeline._require_same_schedule"),
+    ("same bits", "latecomer.runtime.samebits.repetition.NativeRepetition"),
 ]
 
 

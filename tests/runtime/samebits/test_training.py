@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from latecomer import synth
 from latecomer.runtime import ddp
+from latecomer.runtime.host import host
 from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
 from latecomer.verify.errors import ArgumentError
 from tests.runtime.spawning import on_ranks, spawn, values
@@ -232,6 +233,25 @@ def test_senseless_options_are_refused(rank, size, store):
     attachment = ddp.attach(model, mode="native")
     with pytest.raises(ArgumentError, match="is there with bits='same' only"):
         _ = attachment.same_bits
+    attachment.close()
+
+
+@on_ranks(2)
+def test_who_has_attached_and_closes_ends_nobodys_connecting(rank, size, store):
+    """Rank 0 is slow to connect; rank 1 must not have attached, and so can't close, before it."""
+
+    def slowly(*args):
+        connected = gloo(*args)
+        time.sleep(0.3)
+        store.set("rank 0 has connected", "")
+        return connected
+
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    gloo = host.gloo
+    with host.replaced(gloo=slowly if rank == 0 else gloo):
+        attachment = ddp.attach(model, synth.generate(2), bits="same")
+    assert store.check(["rank 0 has connected"])
     attachment.close()
 
 
