@@ -39,8 +39,8 @@ from latecomer.runtime.process_group import reductions
 from latecomer.runtime.process_group.collectives import Collectives
 from latecomer.runtime.process_group.forwarding import BACKEND, ForwardingGroup
 from latecomer.runtime.process_group.starting import AllReduceEngine
-from latecomer.runtime.samebits import repetition as repetitions
 from latecomer.runtime.samebits.engine import SameBitsEngine
+from latecomer.runtime.samebits.repetition import connect_repetition
 from latecomer.runtime.samebits.summing import SameBits
 from latecomer.runtime.telemetry.session import watch_by_environment
 from latecomer.runtime.torch_versions import (
@@ -223,7 +223,7 @@ def _same_bits(
 ) -> SameBitsEngine:
     """``engine`` with the same bits whoever is late (collective); closed if that can't start."""
     try:
-        repetition = repetitions.connect(group.under("repetition"), watchdog)
+        repetition = connect_repetition(group.under("repetition"), watchdog)
     except BaseException:
         engine.close(at_once=True)
         raise

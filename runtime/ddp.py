@@ -44,12 +44,15 @@ from latecomer.runtime.policy.cost_model import Profile
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.engines import ModeEngine, make_engine
 from latecomer.runtime.policy.options import OFF, Chosen, Mode
-from latecomer.runtime.samebits import repetition as repetitions
 from latecomer.runtime.samebits.bits_log import WithBitsLog, log_by_environment
 from latecomer.runtime.samebits.gradients import Gradients
 from latecomer.runtime.samebits.model import SameBitsOfModel
 from latecomer.runtime.samebits.option import Bits, require_contributions
-from latecomer.runtime.samebits.repetition import Repetition, RepetitionAlone
+from latecomer.runtime.samebits.repetition import (
+    Repetition,
+    RepetitionAlone,
+    connect_repetition,
+)
 from latecomer.runtime.samebits.summing import SameBits
 from latecomer.runtime.telemetry.session import watch_by_environment
 from latecomer.runtime.torch_versions import GradBucket, PrefixStore, Store, hooks_of, store_of
@@ -195,7 +198,7 @@ class Attachment(WithBitsLog):
         if not isinstance(self.engine, GroupOfOne):
             watchdog = self.executor.watchdog
             group = self._group.under(f"repetition/{self._engines}")
-            repetition = repetitions.connect(group, watchdog)
+            repetition = connect_repetition(group, watchdog)
         return SameBits(gradients.contributions, gradients.device, repetition, watchdog)
 
     def _require_same_switch(self, mode: str) -> None:

@@ -56,7 +56,7 @@ class NativeRepetition:
     """By Gloo, under a watchdog (collective: all ranks make it).
 
     Where this rank has connected, others may still be connecting, which it must not end by closing:
-    see :func:`connect`.
+    see :func:`connect_repetition`.
 
     ``operation`` is the number of the all-reduce that is repeated. RankFailure is raised when one
     fails: the watchdog's, which names who has failed.
@@ -114,7 +114,7 @@ class NativeRepetition:
             self.moved_s = host.monotonic()
 
 
-def connect(group: StoreExchange, watchdog: Watchdog) -> NativeRepetition:
+def connect_repetition(group: StoreExchange, watchdog: Watchdog) -> NativeRepetition:
     """All-reduces of a group's ranks, all of which have connected now (collective).
 
     Raises:

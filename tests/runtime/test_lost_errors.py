@@ -27,7 +27,7 @@ from latecomer.runtime.policy.agent import RankAgent
 from latecomer.runtime.policy.cost_model import read
 from latecomer.runtime.policy.dispatcher import AllReduceDispatcher
 from latecomer.runtime.policy.options import Options
-from latecomer.runtime.samebits import repetition
+from latecomer.runtime.samebits.repetition import connect_repetition
 from latecomer.verify.errors import RankFailure
 from tests.runtime import jobs, schedules
 from tests.runtime.pipeline.models import run_step
@@ -63,7 +63,7 @@ def _same_bits(rank, size, store):
     executor = _executor(rank, size, store)
     group = StoreExchange(store, rank, size, SOON_S)
     try:
-        return repetition.connect(group.under("repetition"), executor.watchdog)
+        return connect_repetition(group.under("repetition"), executor.watchdog)
     finally:
         executor.close()
 
