@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import signal
+import threading
 import time
 
 import pytest
@@ -17,7 +18,7 @@ from latecomer import synth
 from latecomer.runtime import ddp
 from latecomer.runtime.host import host
 from latecomer.runtime.policy.cost_model import AlphaBeta, Profile
-from latecomer.verify.errors import ArgumentError
+from latecomer.verify.errors import ArgumentError, RankFailure
 from tests.runtime.spawning import on_ranks, spawn, values
 
 STEPS = 6
@@ -253,6 +254,23 @@ def test_who_has_attached_and_closes_ends_nobodys_connecting(rank, size, store):
         attachment = ddp.attach(model, synth.generate(2), bits="same")
     assert store.check(["rank 0 has connected"])
     attachment.close()
+
+
+@on_ranks(3, victims=[2])
+def test_a_rank_that_dies_as_the_others_attach_is_named_and_all_is_closed(rank, size, store):
+    def die(*args):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    threads_before = set(threading.enumerate())
+    with (
+        host.replaced(gloo=die if rank == 2 else host.gloo),
+        pytest.raises(RankFailure) as caught,
+    ):
+        ddp.attach(model, synth.generate(3), bits="same", timeout_s=8.0)
+    assert caught.value.ranks == (2,)
+    assert set(threading.enumerate()) <= threads_before
 
 
 def _resumed(rank, size, store, stop_at):
