@@ -68,22 +68,22 @@ TURN_S = 3e-4  # of a processor: fitted to the lab's completions
 PACKET = 1448
 
 LAB_COMPLETION_MS = {  # by size: ring, tree, chosen k; and k
-    2**12: (9.0, 4.9, 4.4, 1),
-    2**14: (9.0, 5.4, 5.3, 2),
-    2**16: (10.0, 9.3, 6.4, 5),
-    2**18: (19.3, 34.0, 15.0, 10),
-    2**20: (79.7, 133.7, 51.1, 20),
-    2**24: (1250.2, 2126.9, 742.4, 56),
+    2**12: (7.1, 4.0, 3.7, 2),
+    2**14: (7.1, 4.7, 4.7, 3),
+    2**16: (7.4, 8.4, 5.4, 7),
+    2**18: (19.3, 33.4, 13.8, 14),
+    2**20: (78.3, 132.7, 50.0, 28),
+    2**24: (1246.4, 2119.1, 738.8, 56),
 }
 LAB_STEP_S: dict[str, dict[Mode, float]] = {  # docs/measurements/auto.md; native is plain DDP
-    "persistent": {"native": 5.22, "static": 4.01, "auto": 4.01},
-    "random": {"native": 5.19, "static": 5.85, "predict": 5.22, "eager": 4.05, "auto": 3.98},
-    "tails": {"native": 3.48, "static": 4.25, "predict": 3.49, "eager": 3.50, "auto": 3.62},
-    "none": {"native": 3.36, "static": 3.98, "predict": 3.36, "eager": 3.36, "auto": 3.35},
+    "persistent": {"native": 5.20, "static": 3.92, "predict": 3.95, "eager": 4.03, "auto": 3.93},
+    "random": {"native": 5.17, "static": 5.70, "predict": 5.18, "eager": 4.00, "auto": 3.92},
+    "tails": {"native": 3.42, "static": 4.01, "predict": 3.67, "eager": 3.54, "auto": 3.69},
+    "none": {"native": 3.24, "static": 3.84, "predict": 3.25, "eager": 3.26, "auto": 3.26},
 }
 LAB_BUCKET = 14_000_000
 LAB_BUCKETS = 3
-LAB_COMPUTE_S = 0.2  # forward, backward, optimizer: fitted to plain DDP with no late rank
+LAB_COMPUTE_S = 0.1  # forward, backward, optimizer: fitted to plain DDP with no late rank
 
 
 def completion_s(schedule: Verified, nbytes: int, weather: Weather, repeats: int = 3) -> float:
